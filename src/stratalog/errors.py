@@ -1,0 +1,133 @@
+"""Every error a user can meet, in one tree.
+
+::
+
+    StratalogError
+    ├── UsageError                 the call was wrong; nothing was changed
+    │   ├── OptionError            a bad value or an unknown option      (also a ValueError)
+    │   ├── WrongTypeError         a value of the wrong Python type      (also a TypeError)
+    │   ├── TooLargeError          a record, batch or name over its limit (also a ValueError)
+    │   ├── UnknownTopicError      no topic of that name                 (also a LookupError)
+    │   ├── TopicExistsError       create_topic on a name that is taken
+    │   ├── NotAStoreError         the directory is not a Stratalog store
+    │   └── OffsetOutOfRangeError  an offset that does not exist yet     (also an IndexError)
+    ├── ConflictError              someone else holds what you asked for
+    │   └── LockedError            another writer has the directory open
+    ├── StateError                 the object cannot do this any more
+    │   ├── ClosedError            the store was closed
+    │   ├── ReadOnlyError          a write to a read-only store
+    │   ├── DamagedError           a write to a store whose log is damaged
+    │   └── PoisonedError          a write or sync failed earlier; reopen the store
+    ├── StorageError               the disk said no                      (also an OSError)
+    │   ├── DiskFullError          no space; free some and append again
+    │   └── SyncFailedError        a write or sync failed
+    ├── FormatError                bytes that are not what they should be
+    │   ├── BadMagicError          not a file or frame of ours
+    │   ├── UnsupportedVersionError  written by a newer Stratalog
+    │   └── CorruptionError        a checksum or a structure does not hold
+    └── PressureError              busy; the same call may succeed later
+
+Each message says what happened, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class StratalogError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class UsageError(StratalogError):
+    """The call was wrong; nothing was changed."""
+
+
+class OptionError(UsageError, ValueError):
+    """An option or argument has a bad value, or is unknown."""
+
+
+class WrongTypeError(UsageError, TypeError):
+    """An argument has the wrong Python type."""
+
+
+class TooLargeError(UsageError, ValueError):
+    """A record, a batch or a name is over its limit."""
+
+
+class UnknownTopicError(UsageError, LookupError):
+    """No topic of that name exists, and this call does not create one."""
+
+
+class TopicExistsError(UsageError):
+    """A topic of that name exists already."""
+
+
+class NotAStoreError(UsageError):
+    """The directory does not hold a Stratalog store."""
+
+
+class OffsetOutOfRangeError(UsageError, IndexError):
+    """An offset outside of what the topic can answer for."""
+
+
+class ConflictError(StratalogError):
+    """Somebody else holds what was asked for."""
+
+
+class LockedError(ConflictError):
+    """Another writer has this directory open."""
+
+
+class StateError(StratalogError):
+    """The object is in a state that does not allow the call."""
+
+
+class ClosedError(StateError):
+    """The store was closed."""
+
+
+class ReadOnlyError(StateError):
+    """A write was tried on a store that was opened read-only."""
+
+
+class DamagedError(StateError):
+    """A write was tried on a store that opened read-only because its log is damaged."""
+
+
+class PoisonedError(StateError):
+    """A write or sync failed earlier; nothing more is accepted until the store is reopened."""
+
+
+class StorageError(StratalogError, OSError):
+    """The disk, or the file system on it, failed."""
+
+    # OSError formats its own two arguments; ours is one finished sentence.
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class DiskFullError(StorageError):
+    """There is no space left; nothing of the failed call was kept."""
+
+
+class SyncFailedError(StorageError):
+    """A write or sync failed; what it covered was not acknowledged."""
+
+
+class FormatError(StratalogError):
+    """Bytes are not what they should be."""
+
+
+class BadMagicError(FormatError):
+    """These bytes do not start as a file or frame of ours does."""
+
+
+class UnsupportedVersionError(FormatError):
+    """The format version is newer than this release knows."""
+
+
+class CorruptionError(FormatError):
+    """A checksum, a length or a cross-reference does not hold."""
+
+
+class PressureError(StratalogError):
+    """Too busy right now; the same call may succeed later."""

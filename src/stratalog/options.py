@@ -1,0 +1,177 @@
+"""Options, by lifetime: of the open store, and of a topic for as long as it lives.
+
+Every option has one name in Python, in the environment (`STRATALOG_...`), on the command line and
+in Spark. Unknown names are errors.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from stratalog.errors import OptionError, WrongTypeError
+from stratalog.model import Durability
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+COMPRESSIONS = ("none", "zstd", "lz4", "gzip")
+
+_T = TypeVar("_T")
+
+
+def _cores() -> int:
+    return min(len(os.sched_getaffinity(0)), 8)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOptions:
+    """How one process runs a store; nothing here is remembered on disk."""
+
+    durability: Durability = Durability.FSYNC
+    """Default class of topics that did not choose one."""
+    shards: int = dataclasses.field(default_factory=_cores)
+    """Independent logs, each with its own commits; by default one per core, 8 at most."""
+    flush_interval: float = 0.002
+    """Seconds until a `disk` append is written: the most a killed process loses of that class."""
+    sync_interval: float = 1.0
+    """Seconds until written bytes are synced, and `memory` appends written."""
+    log_file_bytes: int = 64 * MIB
+    """Size at which a log file is closed and the next one begun."""
+    log_chunk_bytes: int = 1 * MIB
+    """What a synced append that outran the background zero-fills at once, for those behind it."""
+    record_bytes_max: int = 16 * MIB
+    """Largest record: value, key, headers, tag and node together."""
+    batch_bytes_max: int = 32 * MIB
+    """Largest atomic batch, as it is laid out in the log."""
+    disk_reserve_bytes: int = 32 * MIB
+    """Appends fail with `DiskFullError` before the disk has less than this left."""
+    tail_bytes: int = 32 * MIB
+    """Memory for the records of one `ephemeral` topic; the oldest go first."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "durability", check_durability(self.durability))
+        check_range("shards", self.shards, 1, 256)
+        check_number("flush_interval", self.flush_interval, 0.0, 60.0)
+        check_number("sync_interval", self.sync_interval, 0.0, 3600.0)
+        check_range("log_file_bytes", self.log_file_bytes, 4 * KIB, 1 << 31)
+        check_range("log_chunk_bytes", self.log_chunk_bytes, 4 * KIB, 1 << 31)
+        check_range("record_bytes_max", self.record_bytes_max, 1, 1 << 30)
+        check_range("batch_bytes_max", self.batch_bytes_max, 1, 1 << 30)
+        check_range("disk_reserve_bytes", self.disk_reserve_bytes, 0, 1 << 50)
+        check_range("tail_bytes", self.tail_bytes, 1, 1 << 40)
+
+    @classmethod
+    def build(
+        cls, given: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    ) -> StoreOptions:
+        """Options from keyword arguments, then `STRATALOG_*` variables, then the defaults."""
+        known = {field.name: field for field in dataclasses.fields(cls)}
+        check_known("store option", given, known)
+        values: dict[str, Any] = {}
+        for name, text in (os.environ if environment is None else environment).items():
+            option = name.removeprefix("STRATALOG_").lower()
+            if name.startswith("STRATALOG_") and option in known:
+                values[option] = _from_text(name, text, str(known[option].type))
+        values |= {name: value for name, value in given.items() if value is not None}
+        return cls(**values)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOptions:
+    """What a topic remembers; written to the log when the topic is created."""
+
+    durability: Durability | None = None
+    """None follows the store. `ephemeral` is for the whole life of the topic."""
+    compression: str = "none"
+    """Codec for batches: zstd, lz4, gzip; a batch that would save less than 5 % stays plain."""
+    ttl: float | None = None
+    """Seconds after which a record is no longer read; None is never."""
+
+    def __post_init__(self) -> None:
+        if self.durability is not None:
+            object.__setattr__(self, "durability", check_durability(self.durability))
+        if self.compression not in COMPRESSIONS:
+            raise OptionError(
+                f"compression={self.compression!r} is not known: use one of "
+                f"{', '.join(COMPRESSIONS)}"
+            )
+        if self.ttl is not None:
+            object.__setattr__(self, "ttl", seconds("ttl", self.ttl))
+
+    def to_dict(self) -> dict[str, Any]:
+        """What differs from the defaults, as it is written to the log."""
+        return {
+            field.name: str(value) if isinstance(value, Durability) else value
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
+
+    @classmethod
+    def build(cls, given: Mapping[str, Any]) -> TopicOptions:
+        """Options from keyword arguments; unknown ones are refused by name."""
+        check_known("topic option", given, [field.name for field in dataclasses.fields(cls)])
+        return cls(**given)
+
+
+def check_durability(value: Any) -> Durability:
+    """The class of that name."""
+    try:
+        return Durability(value)
+    except ValueError:
+        raise OptionError(
+            f"durability={value!r} is not known: use one of {', '.join(Durability)}"
+        ) from None
+
+
+def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse names that do not exist, and say which one was probably meant."""
+    names = list(known)
+    for name in given:
+        if name not in names:
+            close = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
+            raise OptionError(f"unknown {what} {name!r}: {hint}")
+
+
+def check_range(name: str, value: Any, least: int, most: int) -> int:
+    """A whole number between the two, both included."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise WrongTypeError(f"{name}={value!r} must be a whole number")
+    if not least <= value <= most:
+        raise OptionError(f"{name}={value} is out of range: {least} to {most}")
+    return value
+
+
+def check_number(name: str, value: Any, least: float, most: float) -> float:
+    """A number between the two, both included."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongTypeError(f"{name}={value!r} must be a number of seconds")
+    if not least <= value <= most:
+        raise OptionError(f"{name}={value} is out of range: {least} to {most} seconds")
+    return float(value)
+
+
+def seconds(name: str, value: Any) -> float:
+    """A positive duration, from a number of seconds or a `timedelta`."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongTypeError(f"{name}={value!r} must be seconds or a timedelta")
+    # 1e9 seconds are 31 years; the upper bound also keeps infinity and NaN out.
+    if not 0 < value <= 1e11:
+        raise OptionError(f"{name}={value} must be more than 0 seconds")
+    return float(value)
+
+
+def _from_text(name: str, text: str, kind: str) -> Any:
+    try:
+        if kind == "int":
+            return int(text)
+        return float(text) if kind == "float" else text
+    except ValueError:
+        raise OptionError(f"{name}={text!r} is not a number") from None
