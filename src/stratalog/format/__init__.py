@@ -1,0 +1,1 @@
+"""Bytes to values and back; no file is touched here."""

@@ -1,0 +1,76 @@
+"""Compression of whole bodies, through Arrow's codecs.
+
+A compressed body, little-endian:
+
+| field | type | meaning |
+|---|---|---|
+| raw_length | u32 | bytes after decompression |
+| stored_length | u32 | bytes of compressed data that follow; zeros fill up to a multiple of 8 |
+
+A body is stored compressed only when that saves at least 5 %.
+The decompressed size is checked against its bound before anything is allocated.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import TYPE_CHECKING
+
+from stratalog.errors import CorruptionError
+from stratalog.format.frame import ALIGNMENT, BODY_BYTES_MAX
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PREFIX = struct.Struct("<II")
+assert PREFIX.size == 8
+
+CODECS = {"none": 0, "zstd": 1, "lz4": 2, "gzip": 3}
+_NAMES = {number: name for name, number in CODECS.items()}
+
+# Below this the codec's own overhead eats what it saves.
+_BODY_BYTES_MIN = 256
+
+
+@functools.cache
+def _codec(number: int) -> pa.Codec:
+    import pyarrow as pa  # 120 ms: only for those who compress
+
+    return pa.Codec(_NAMES[number])
+
+
+def compress(body: bytes, codec: int) -> bytes | None:
+    """The compressed form, or None when it would save less than 5 %."""
+    if codec == 0 or len(body) < _BODY_BYTES_MIN:
+        return None
+    data: bytes = _codec(codec).compress(body, asbytes=True)
+    length = PREFIX.size + len(data)
+    padding = -length % ALIGNMENT
+    if (length + padding) * 100 > len(body) * 95:
+        return None
+    return b"".join((PREFIX.pack(len(body), len(data)), data, bytes(padding)))
+
+
+def decompress(stored: bytes, codec: int) -> bytes:
+    """The plain body; raises `CorruptionError` for anything that is not one."""
+    if codec == 0:
+        return stored
+    if codec not in _NAMES:
+        raise CorruptionError(f"compression codec {codec} is not known")
+    if len(stored) < PREFIX.size:
+        raise CorruptionError("compressed body cut short")
+    raw_length, stored_length = PREFIX.unpack_from(stored)
+    padding = len(stored) - PREFIX.size - stored_length
+    if not 0 <= padding < ALIGNMENT or raw_length > BODY_BYTES_MAX:
+        raise CorruptionError(
+            f"compressed body claims {stored_length} bytes stored, {raw_length} plain"
+        )
+    data = stored[PREFIX.size : PREFIX.size + stored_length]
+    try:
+        body: bytes = _codec(codec).decompress(data, decompressed_size=raw_length, asbytes=True)
+    except (OSError, ValueError) as error:  # Arrow's codecs raise these for damaged input
+        raise CorruptionError(f"compressed body does not decompress: {error}") from error
+    if len(body) != raw_length:
+        raise CorruptionError(f"body decompressed to {len(body)} bytes, {raw_length} expected")
+    return body

@@ -1,0 +1,86 @@
+"""Every name on disk, and the only place they are spelled.
+
+::
+
+    <store>/store                        identity and format version
+    <store>/lock                         held by the one writer; names it
+    <store>/log/shard-NN/<lsn>.log       the log; the name is the lsn of the first byte
+    <store>/log/shard-NN/<lsn>.free      a log file that is no longer needed, to be used again
+
+A user's name is never a path: topics have interned ids.
+"""
+
+from __future__ import annotations
+
+import os
+
+from stratalog.errors import OptionError, TooLargeError, WrongTypeError
+
+TOPIC_NAME_BYTES_MAX = 255
+
+_DIGITS = 20  # holds any u64
+
+
+def store_path(root: str) -> str:
+    """The file that makes a directory a store."""
+    return os.path.join(root, "store")
+
+
+def store_temp_path(root: str) -> str:
+    """The store file while it is being made."""
+    return os.path.join(root, "store.tmp")
+
+
+def lock_path(root: str) -> str:
+    """The file the writer locks."""
+    return os.path.join(root, "lock")
+
+
+def log_path(root: str) -> str:
+    """The directory of all shards."""
+    return os.path.join(root, "log")
+
+
+def shard_path(root: str, shard: int) -> str:
+    """The directory of one shard's log files."""
+    return os.path.join(root, "log", f"shard-{shard:02d}")
+
+
+def parse_shard(name: str) -> int | None:
+    """The number in `shard-NN`, or None for any other name."""
+    head, _, digits = name.partition("-")
+    return int(digits) if head == "shard" and digits.isascii() and digits.isdigit() else None
+
+
+def log_file_path(directory: str, first_lsn: int) -> str:
+    """A log file, by the lsn of its first byte."""
+    return os.path.join(directory, f"{first_lsn:0{_DIGITS}d}.log")
+
+
+def free_file_path(directory: str, first_lsn: int) -> str:
+    """A released log file, by the lsn it had."""
+    return os.path.join(directory, f"{first_lsn:0{_DIGITS}d}.free")
+
+
+def parse_log_file(name: str, suffix: str = ".log") -> int | None:
+    """The lsn in a log file's name, or None for any other name."""
+    digits = name.removesuffix(suffix)
+    if len(digits) == _DIGITS == len(name) - len(suffix) and digits.isascii() and digits.isdigit():
+        return int(digits)
+    return None
+
+
+def check_topic_name(name: object) -> str:
+    """Any printable text up to 255 bytes."""
+    if not isinstance(name, str):
+        raise WrongTypeError(f"a topic name is text, not {type(name).__name__}: {name!r}")
+    if not name:
+        raise OptionError("a topic name is empty: give it at least one character")
+    if not name.isprintable():  # also false for lone surrogates, so the encode below succeeds
+        raise OptionError(f"topic name {name!r} has characters that cannot be printed")
+    if len(name.encode()) > TOPIC_NAME_BYTES_MAX:
+        raise TooLargeError(
+            f"topic name of {len(name.encode())} bytes is too long: the limit is "
+            f"{TOPIC_NAME_BYTES_MAX} (it starts {name[:40]!r})"
+        )
+    return name

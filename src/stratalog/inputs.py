@@ -1,0 +1,149 @@
+"""What callers pass in, checked and brought into the one form the log takes.
+
+Everything that can be wrong with a record is found here, in the caller's own call: what enters a
+group cannot fail to encode, so that nobody's append fails for somebody else's mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from stratalog.errors import OptionError, TooLargeError, WrongTypeError
+from stratalog.format.columns import Columns, Header
+from stratalog.model import Record
+from stratalog.options import check_range, seconds
+
+# An int this large is nanoseconds (from 12 January 1970 on), a smaller one is seconds (the year
+# 31,688,738): no time anybody means is both.
+_NANOSECONDS_FROM = 10**15
+_TIME_MAX = (1 << 63) - 1
+
+
+def check_bytes(what: str, value: Any) -> bytes | None:
+    """Bytes, or None; anything else that holds bytes is copied, because it may change."""
+    if value is None or type(value) is bytes:
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    hint = ": encode it first, for example with .encode()" if isinstance(value, str) else ""
+    raise WrongTypeError(f"a {what} is bytes or None, not {type(value).__name__}{hint}")
+
+
+def check_text(what: str, value: Any) -> bytes | None:
+    """Text as UTF-8, or None."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise WrongTypeError(f"a {what} is text or None, not {type(value).__name__}: {value!r}")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise OptionError(f"{what} {value!r} cannot be written as UTF-8: {error}") from None
+
+
+def check_headers(headers: Any) -> tuple[Header, ...]:
+    """Names and values, encoded."""
+    if not isinstance(headers, Mapping):
+        raise WrongTypeError(
+            f"headers are a mapping of text to bytes, not {type(headers).__name__}"
+        )
+    pairs = []
+    for name, value in headers.items():
+        key, data = check_text("header name", name), check_bytes(f"header {name!r}", value)
+        if key is None or data is None:
+            raise WrongTypeError(f"header {name!r} is None: headers are text to bytes")
+        pairs.append((key, data))
+    return tuple(pairs)
+
+
+def check_time(what: str, value: Any) -> int:
+    """Nanoseconds since 1970 from seconds, a datetime, or nanoseconds as records have them."""
+    if isinstance(value, datetime):
+        # Not value.timestamp(): a float of today's seconds is good to 200 ns only.
+        whole = value.replace(microsecond=0)
+        nanoseconds = round(whole.timestamp()) * 10**9 + value.microsecond * 1000
+    elif isinstance(value, bool) or not isinstance(value, int | float | np.integer):
+        raise WrongTypeError(
+            f"{what}={value!r} must be seconds, a datetime, or nanoseconds as an int"
+        )
+    elif not isinstance(value, float) and int(value) >= _NANOSECONDS_FROM:
+        nanoseconds = int(value)
+    else:
+        value = float(value)
+        if not abs(value) <= _TIME_MAX / 1e9:  # also keeps infinity and NaN out
+            raise OptionError(f"{what}={value!r} is not a time that can be stored")
+        nanoseconds = round(value * 10**9)
+    if not 0 <= nanoseconds <= _TIME_MAX:
+        raise OptionError(f"{what}={value!r} is before 1970 or after 2262")
+    return nanoseconds
+
+
+def record_extras(
+    key: Any, headers: Any, tag: Any, node: Any, timestamp: Any, ttl: Any
+) -> tuple[int, dict[str, Any]]:
+    """The optional columns of a single append, and the bytes they hold."""
+    extras: dict[str, Any] = {}
+    size = 0
+    if key is not None:
+        extras["keys"] = data = check_bytes("key", key)
+        size += len(data or b"")
+    if headers:
+        extras["headers"] = pairs = check_headers(headers)
+        size += sum(len(name) + len(value) + 8 for name, value in pairs)
+    if tag is not None:
+        extras["tags"] = text = check_text("tag", tag)
+        size += len(text or b"")
+    if node is not None:
+        extras["nodes"] = text = check_text("node", node)
+        size += len(text or b"")
+    if timestamp is not None:
+        extras["timestamp"] = check_time("timestamp", timestamp)
+    if ttl is not None:
+        extras["ttl"] = round(seconds("ttl", ttl) * 10**9)
+    return size, extras
+
+
+def columns_of(items: Iterable[Any], record_bytes_max: int) -> tuple[Columns, list[int] | None]:
+    """Values and records mixed, as columns; and the times they bring, 0 for those without."""
+    records = [item if isinstance(item, Record) else Record(value=item) for item in items]
+    values = [check_bytes("value", record.value) for record in records]
+    columns = Columns(values)
+    if any(record.key is not None for record in records):
+        columns.keys = [check_bytes("key", record.key) for record in records]
+    if any(record.headers for record in records):
+        columns.headers = [check_headers(record.headers) for record in records]
+    if any(record.tag is not None for record in records):
+        columns.tags = [check_text("tag", record.tag) for record in records]
+    if any(record.node is not None for record in records):
+        columns.nodes = [check_text("node", record.node) for record in records]
+    columns.priorities = _column(records, "priority", lambda n, v: check_range(n, v, 0, 255))
+    columns.operations = _column(records, "operation", lambda n, v: check_range(n, v, 0, 1))
+    columns.expires_at = _column(records, "expires_at", check_time)
+    columns.not_before = _column(records, "not_before", check_time)
+    _check_sizes(columns, record_bytes_max)
+    return columns, _column(records, "timestamp", check_time)
+
+
+def _column(records: list[Record], name: str, check: Callable[[str, Any], int]) -> list[int] | None:
+    items = [getattr(record, name) for record in records]
+    return [check(name, item) for item in items] if any(items) else None
+
+
+def _check_sizes(columns: Columns, record_bytes_max: int) -> None:
+    for index in range(len(columns.values)):
+        size = sum(
+            len(column[index] or b"")
+            for column in (columns.values, columns.keys, columns.tags, columns.nodes)
+            if column is not None
+        )
+        if columns.headers is not None:
+            size += sum(len(name) + len(value) for name, value in columns.headers[index])
+        if size > record_bytes_max:
+            raise TooLargeError(
+                f"record {index} of the batch has {size} bytes; record_bytes_max is "
+                f"{record_bytes_max}: nothing of the batch was appended"
+            )
