@@ -1,0 +1,93 @@
+"""Stratalog: one append-only log for Python, and everything else a view of it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from stratalog.errors import (
+    ClosedError,
+    ConflictError,
+    CorruptionError,
+    DamagedError,
+    DiskFullError,
+    FormatError,
+    LockedError,
+    NotAStoreError,
+    OffsetOutOfRangeError,
+    OptionError,
+    PoisonedError,
+    PressureError,
+    ReadOnlyError,
+    StateError,
+    StorageError,
+    StratalogError,
+    SyncFailedError,
+    TooLargeError,
+    TopicExistsError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+    UsageError,
+    WrongTypeError,
+)
+from stratalog.model import Durability, Gap, Operation, Record
+from stratalog.options import StoreOptions, TopicOptions
+from stratalog.store import Store
+from stratalog.topic import Topic
+
+__version__ = "0.1.0"
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    read_only: bool = False,
+    durability: Durability | str | None = None,
+    shards: int | None = None,
+    **options: Any,
+) -> Store:
+    """Open the store in a directory, creating it if need be.
+
+    One writer at a time; any number of readers with `read_only=True` beside it.
+    `durability` is the class of topics that did not choose one (`fsync` unless said otherwise);
+    all other options are those of `StoreOptions`.
+    """
+    given = {"durability": durability, "shards": shards, **options}
+    return Store(path, StoreOptions.build(given), read_only=read_only)
+
+
+__all__ = [
+    "ClosedError",
+    "ConflictError",
+    "CorruptionError",
+    "DamagedError",
+    "DiskFullError",
+    "Durability",
+    "FormatError",
+    "Gap",
+    "LockedError",
+    "NotAStoreError",
+    "OffsetOutOfRangeError",
+    "Operation",
+    "OptionError",
+    "PoisonedError",
+    "PressureError",
+    "ReadOnlyError",
+    "Record",
+    "StateError",
+    "StorageError",
+    "Store",
+    "StoreOptions",
+    "StratalogError",
+    "SyncFailedError",
+    "TooLargeError",
+    "Topic",
+    "TopicExistsError",
+    "TopicOptions",
+    "UnknownTopicError",
+    "UnsupportedVersionError",
+    "UsageError",
+    "WrongTypeError",
+    "__version__",
+    "open",
+]

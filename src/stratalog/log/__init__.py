@@ -1,0 +1,1 @@
+"""The unified log: the durability boundary everything else is derived from."""

@@ -1,0 +1,365 @@
+"""The files of one shard: written at one place, rotated, zero-filled ahead, recycled.
+
+Owns: `log/shard-NN/`; the newest file is active, all others are complete and synced.
+
+Invariants:
+- A frame is never split over two files. The next file's name is the lsn where this one ends.
+- A file is synced before its successor exists.
+- Bytes below `synced` are durable; bytes behind `position` are zeros, or a recycled file's past,
+  which the seed of the header checksum makes unreadable.
+
+Concurrency: the holder of the shard's commit lock writes; anybody reads through `LogReader`.
+Crash: between any two steps the directory holds the complete files and one active one, whose
+unsynced end the scanner judges.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from stratalog.errors import DiskFullError, SyncFailedError
+from stratalog.format.frame import ALIGNMENT, HEADER_BYTES, encode_header
+from stratalog.format.names import free_file_path, log_file_path, parse_log_file
+from stratalog.fs import File, FileSystem
+from stratalog.log.group import Entry
+from stratalog.options import StoreOptions
+
+# Two spare files are enough: one is taken per rotation, and a release gives one or two back.
+_SPARE_FILES_MAX = 2
+
+# How far ahead a file is filled in the background, and how much of that at a time: an append that
+# needs the very place being filled waits for one step.
+_AHEAD_BYTES_MIN = 4 << 20
+_AHEAD_BYTES_MAX = 32 << 20
+_FILL_BYTES = 1 << 20
+
+_END_MARK = bytes(ALIGNMENT)
+
+
+class Mark(NamedTuple):
+    """A place in the log that was reached."""
+
+    file: File
+    first_lsn: int
+    position: int
+
+
+class LogFiles:
+    """Where frames of one shard go."""
+
+    def __init__(
+        self,
+        fs: FileSystem,
+        reader: LogReader,
+        directory: str,
+        options: StoreOptions,
+        first_lsn: int,
+        position: int,
+        wake: Callable[[], None],
+    ) -> None:
+        self._wake = wake
+        self._fs = fs
+        self._reader = reader
+        self._options = options
+        self.directory = directory
+        self.first_lsn = first_lsn
+        self.position = position
+        self.synced = position
+        self.syncs = 0
+        self._recycled = False
+        self._space_checked = 0
+        self._fill_lock = threading.Lock()
+        self._wake_below = 0
+        spare = (parse_log_file(name, ".free") for name in fs.listdir(directory))
+        self._spare = [lsn for lsn in spare if lsn is not None]
+        if first_lsn < 0:
+            fs.makedirs(directory)
+            self._begin(0)
+        else:
+            self.file = fs.open(log_file_path(directory, first_lsn), "write")
+            self.number = reader.number(directory, first_lsn)
+            self._prepared = self.file.size()
+
+    def recover(self, torn: bool) -> None:
+        """Cut a torn tail off, and make sure that what replay found is durable.
+
+        After a killed process the newest frames may be in the page cache alone.
+        """
+        if torn:
+            self.file.truncate(self.position)
+            self._prepared = self.position
+        self.file.fdatasync()
+        self._fs.sync_dir(self.directory)
+        self.syncs += 1
+
+    @property
+    def lsn(self) -> int:
+        """Where the next frame goes."""
+        return self.first_lsn + self.position
+
+    def fit(self, entries: Sequence[Entry], start: int) -> int:
+        """How many entries from `start` on fit into the active file, at least one.
+
+        Rotates when the first does not fit.
+        """
+        room = self._options.log_file_bytes - self.position
+        if HEADER_BYTES + len(entries[start].body) > room and self.position:
+            self._rotate()
+            room = self._options.log_file_bytes
+        end = start
+        while end < len(entries):
+            room -= HEADER_BYTES + len(entries[end].body)
+            if room < 0 and end > start:
+                break
+            end += 1
+        return end - start
+
+    def write(self, entries: Sequence[Entry], *, sync: bool) -> list[int]:
+        """Write frames behind the last; returns the position of each. All of them or an error.
+
+        Nothing of it is in the log until `position` moves, so a failed call can be repeated.
+        """
+        buffers: list[bytes] = []
+        positions: list[int] = []
+        position = self.position
+        for entry in entries:
+            body = entry.body
+            buffers.append(
+                encode_header(
+                    entry.type, entry.flags, len(body), entry.count, entry.topic_id,
+                    entry.base_offset, entry.base_timestamp, entry.max_timestamp,
+                    entry.body_checksum, self.first_lsn, (position - self.synced) // ALIGNMENT,
+                )
+            )  # fmt: skip
+            buffers.append(body)
+            positions.append(position)
+            position += HEADER_BYTES + len(body)
+        if self._recycled:
+            buffers.append(_END_MARK)
+        self._make_room(position, sync=sync)
+        try:
+            self.file.pwrite(buffers, self.position)
+        except OSError as error:
+            raise self._failed("write", error) from error
+        if sync:
+            self._sync_file()
+            self.synced = position
+            self._fs.promise(self.file, position)
+        self.position = position
+        return positions
+
+    def sync(self) -> None:
+        """Make everything written so far durable."""
+        if self.synced != self.position:
+            self._sync_file()
+            self.synced = self.position
+            self._fs.promise(self.file, self.position)
+
+    def mark(self) -> Mark:
+        """Everything written so far, to be synced while others go on writing."""
+        return Mark(self.file, self.first_lsn, self.position)
+
+    def note_synced(self, mark: Mark) -> None:
+        """Remember that a mark's file was synced."""
+        self.syncs += 1
+        if mark.first_lsn == self.first_lsn:
+            self.synced = max(self.synced, mark.position)
+
+    def release(self, lsn: int) -> list[int]:
+        """Give up complete files whose every byte is below `lsn`; returns their first lsns."""
+        names = self._fs.listdir(self.directory)
+        lsns = sorted(found for name in names if (found := parse_log_file(name)) is not None)
+        done = [first for first, end in pairwise(lsns) if end <= lsn]
+        for first in done:
+            path = log_file_path(self.directory, first)
+            if len(self._spare) < _SPARE_FILES_MAX:
+                self._fs.rename(path, free_file_path(self.directory, first))
+                self._spare.append(first)
+            else:
+                self._fs.unlink(path)
+        if done:
+            self._fs.sync_dir(self.directory)
+        return done
+
+    def close(self) -> None:
+        """Let the active file go; it was synced by whoever closes the shard."""
+        self.file.close()
+
+    def _rotate(self) -> None:
+        self.sync()
+        self._begin(self.lsn)
+
+    def _begin(self, first_lsn: int) -> None:
+        path = log_file_path(self.directory, first_lsn)
+        recycled = bool(self._spare)
+        try:
+            if recycled:
+                self._fs.rename(free_file_path(self.directory, self._spare[-1]), path)
+                self._spare.pop()
+                file = self._fs.open(path, "write")
+            else:
+                file = self._fs.open(path, "create")
+            self._fs.sync_dir(self.directory)
+        except OSError as error:
+            raise self._failed("new log file", error) from error
+        with self._fill_lock:
+            self.file = file
+            self.number = self._reader.number(self.directory, first_lsn)
+            self.first_lsn = first_lsn
+            self.position = self.synced = self._space_checked = 0
+            self._recycled = recycled
+            self._prepared = file.size()
+
+    def fill_ahead(self) -> bool:
+        """Zero-fill some of what comes next; returns whether that has to be synced.
+
+        Called in the background, with no lock held: an append then finds pages that are in
+        memory and blocks that are allocated, and pays for neither. The further a file has come
+        the further ahead it is filled, so that a small store stays small.
+        """
+        target = self.position + min(max(self.position, _AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX)
+        target = min(target, self._options.log_file_bytes)
+        self._wake_below = (target - self.position) // 2
+        filled = False
+        with contextlib.suppress(OSError, DiskFullError):  # the append that needs it will say so
+            while self._prepared < target:
+                with self._fill_lock:
+                    step = min(_FILL_BYTES, target - self._prepared)
+                    if step <= 0:
+                        break
+                    self._check_space(self._prepared + step)
+                    self.file.preallocate(self._prepared, step)
+                    self._prepared += step
+                    filled = True
+        return filled
+
+    def _make_room(self, end: int, *, sync: bool) -> None:
+        """See that there is space for `end` bytes, and that a sync will not have to allocate it.
+
+        Bytes at or behind `_prepared` are written under the fill lock only, or claimed under it:
+        zeros never overtake data.
+        """
+        if self._prepared - end < self._wake_below:
+            self._wake()
+        if end <= self._prepared:
+            return
+        with self._fill_lock:
+            if end > self._space_checked:
+                self._check_space(end)
+            if not sync:
+                self._prepared = max(self._prepared, end)
+                return
+            target = min(end + self._options.log_chunk_bytes, self._options.log_file_bytes)
+            target = max(target, end)
+            try:
+                self.file.preallocate(self._prepared, target - self._prepared)
+            except OSError as error:
+                raise self._failed("write", error) from error
+            self._prepared = target
+        self._sync_file()
+
+    def _check_space(self, end: int) -> None:
+        chunk = self._options.log_chunk_bytes
+        free = self._fs.free_bytes(self.directory)
+        if free < self._options.disk_reserve_bytes + (end - self.position):
+            raise DiskFullError(
+                f"{self.directory}: {free} bytes are free on this disk, and "
+                f"disk_reserve_bytes={self._options.disk_reserve_bytes} are to stay free. "
+                "Nothing of this append was kept; free some space and append again."
+            )
+        self._space_checked = end + chunk
+
+    def _sync_file(self) -> None:
+        self.syncs += 1
+        sync(self.file)
+
+    def _failed(self, what: str, error: OSError) -> DiskFullError | SyncFailedError:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return SyncFailedError(
+                f"{self.directory}: {what} failed: {error}. Nothing of this append was "
+                "acknowledged; the shard takes no more until the store is reopened."
+            )
+        return DiskFullError(
+            f"{self.directory}: the disk is full ({error}). Nothing of this append was kept; "
+            "free some space and append again."
+        )
+
+    def cut(self) -> None:
+        """Take back what a failed write left behind `position`, durably; raises `OSError`.
+
+        Whole frames of the failed group may be there: were they left, a later frame could end
+        exactly where one of them begins, and replay would bring it back.
+        """
+        with self._fill_lock:
+            self.file.truncate(self.position)
+            self.file.fdatasync()
+            self._prepared = self.synced = self.position
+            self._recycled = False
+
+
+def sync(file: File) -> None:
+    """Sync a file; raises `SyncFailedError`."""
+    try:
+        file.fdatasync()
+    except OSError as error:
+        raise SyncFailedError(
+            f"{file.path}: sync failed: {error}. What it covered was not acknowledged as "
+            "durable; the shard takes no more until the store is reopened."
+        ) from error
+
+
+class LogReader:
+    """Reads frames of any log file of the store; keeps a bounded number of files open."""
+
+    _FILES_MAX = 64
+
+    def __init__(self, fs: FileSystem) -> None:
+        self._fs = fs
+        self._lock = threading.Lock()
+        self._numbers: dict[str, int] = {}
+        self._paths: list[str] = []
+        self._open: OrderedDict[int, File] = OrderedDict()
+
+    def number(self, directory: str, first_lsn: int) -> int:
+        """A small number that stands for the file from now on."""
+        path = log_file_path(directory, first_lsn)
+        number = self._numbers.get(path)
+        if number is None:
+            with self._lock:
+                number = self._numbers.setdefault(path, len(self._paths))
+                if number == len(self._paths):
+                    self._paths.append(path)
+        return number
+
+    def path(self, number: int) -> str:
+        """The file behind a number."""
+        return self._paths[number]
+
+    def seed(self, number: int) -> int:
+        """The seed of its header checksums: the first lsn, which is its name."""
+        lsn = parse_log_file(self._paths[number].rpartition("/")[2])
+        assert lsn is not None
+        return lsn
+
+    def pread(self, number: int, length: int, position: int) -> bytes:
+        """Bytes of a file. A file dropped here while another thread reads it closes after that."""
+        with self._lock:
+            file = self._open.get(number)
+            if file is None:
+                file = self._open[number] = self._fs.open(self._paths[number], "read")
+                if len(self._open) > self._FILES_MAX:
+                    self._open.popitem(last=False)
+            else:
+                self._open.move_to_end(number)
+        return file.pread(length, position)
+
+    def close(self) -> None:
+        """Let all files go."""
+        with self._lock:
+            self._open.clear()

@@ -1,0 +1,106 @@
+"""Where a topic's frames are: a few numbers per frame, held in memory.
+
+Owns: six arrays of numbers, 32 bytes a frame together, in offset order.
+
+Concurrency: one publisher at a time adds; readers need no lock, because a frame is visible only
+once it is in every array: `frames` reads the length of the one that is written last.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from typing import NamedTuple
+
+import numpy as np
+
+MEMORY = -1
+"""File number of frames that are held in memory instead of a file."""
+
+
+class FramePlace(NamedTuple):
+    """One frame of a topic."""
+
+    base_offset: int
+    count: int  # type: ignore[assignment]  # a tuple's own count() is not missed
+    file: int
+    """Number of the log file, or `MEMORY`."""
+    position: int
+    """Byte place in the file, or slot in memory."""
+    length: int
+    """Header and body together."""
+
+
+class FrameIndex:
+    """The frames of one topic, by offset and by time."""
+
+    __slots__ = ("_base_offsets", "_counts", "_files", "_lengths", "_max_timestamps", "_positions")
+
+    def __init__(self) -> None:
+        self._base_offsets = array("q")
+        self._counts = array("I")
+        self._files = array("i")
+        self._positions = array("q")
+        self._lengths = array("I")
+        self._max_timestamps = array("q")
+
+    def add(
+        self, base_offset: int, count: int, file: int, position: int, length: int,
+        max_timestamp: int,
+    ) -> None:  # fmt: skip
+        """Make a frame visible; offsets rise from frame to frame."""
+        self._base_offsets.append(base_offset)
+        self._counts.append(count)
+        self._files.append(file)
+        self._positions.append(position)
+        self._lengths.append(length)
+        self._max_timestamps.append(max_timestamp)
+
+    def __len__(self) -> int:
+        return len(self._max_timestamps)
+
+    def place(self, index: int) -> FramePlace:
+        """The frame at `index`."""
+        return FramePlace(
+            self._base_offsets[index],
+            self._counts[index],
+            self._files[index],
+            self._positions[index],
+            self._lengths[index],
+        )
+
+    def find(self, offset: int) -> int:
+        """Index of the frame that holds `offset`, or of the first one behind it."""
+        frames = len(self)
+        index = bisect_right(self._base_offsets, offset, 0, frames) - 1
+        if index < 0:
+            return 0
+        return index if offset < self._base_offsets[index] + self._counts[index] else index + 1
+
+    def find_time(self, timestamp: int) -> int:
+        """Index of the first frame with a record at or after `timestamp`."""
+        return bisect_left(self._max_timestamps, timestamp, 0, len(self))
+
+    def total_bytes(self) -> int:
+        """Bytes of all frames."""
+        return sum(self._lengths)
+
+    def holes(self, start: int) -> list[tuple[int, int]]:
+        """First and last offset of every hole from `start` on; while nobody publishes."""
+        bases = np.frombuffer(self._base_offsets, np.int64)
+        ends = bases + np.frombuffer(self._counts, np.uint32)
+        starts = np.concatenate(([start], ends[:-1]))
+        return [(int(starts[i]), int(bases[i]) - 1) for i in np.flatnonzero(bases != starts)]
+
+    def sorted(self) -> FrameIndex:
+        """The same frames in offset order."""
+        order = sorted(range(len(self)), key=self._base_offsets.__getitem__)
+        index = FrameIndex()
+        for name in self.__slots__:
+            source = getattr(self, name)
+            setattr(index, name, array(source.typecode, map(source.__getitem__, order)))
+        return index
+
+    def max_timestamp(self, index: int) -> int:
+        """Nanoseconds of the newest record in the frame at `index`."""
+        return self._max_timestamps[index]

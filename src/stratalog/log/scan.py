@@ -1,0 +1,201 @@
+"""Reading log files frame by frame, and judging where and why the reading ends.
+
+A shard's files follow each other without a seam: the name of the next one is the lsn at which the
+frames of this one end. So a file that has a successor must hold valid frames exactly up to there,
+and anything else is damage. Only the newest file may end in a torn tail.
+
+Concurrency: one thread per scanner. A live writer may be adding frames meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from stratalog.errors import CorruptionError, FormatError, UnsupportedVersionError
+from stratalog.format.frame import (
+    ALIGNMENT,
+    HEADER_BYTES,
+    MAGIC,
+    FrameHeader,
+    FrameType,
+    check_body,
+    decode_header,
+)
+from stratalog.format.names import log_file_path, parse_log_file
+from stratalog.fs import File, FileSystem
+
+# Large enough to make the reads few, small enough to stay in the processor's cache.
+_CHUNK_BYTES = 1 << 20
+
+Apply = Callable[[str, int, int, FrameHeader, bytes], None]
+"""Takes directory, first lsn of the file, position, header, and the body of a control frame."""
+
+
+class Damage(NamedTuple):
+    """A place in the log that was durable once and does not validate now."""
+
+    path: str
+    start: int
+    end: int
+    """Position of the next valid frame, or -1 when nothing valid follows in this file."""
+    reason: str
+
+    def __str__(self) -> str:
+        until = f"to {self.end}" if self.end >= 0 else "on"
+        return f"{self.path} from position {self.start} {until}: {self.reason}"
+
+
+class TornTail(NamedTuple):
+    """Bytes behind the last whole frame that a crash left unfinished."""
+
+    path: str
+    position: int
+    bytes: int
+
+
+def frames(file: File, seed: int, position: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
+    """Valid frames from `position` on, each with its place; ends at the first that is not.
+
+    The body is given for control frames only: a batch is verified here and read later.
+    """
+    data, origin = b"", position
+    while True:
+        at = position - origin
+        if len(data) - at < HEADER_BYTES:
+            data, origin, at = file.pread(_CHUNK_BYTES, position), position, 0
+            if len(data) < HEADER_BYTES:
+                return
+        if data[at : at + 4] != MAGIC:  # the usual end: do not raise for it
+            return
+        header = decode_header(data, at, seed=seed)
+        length = HEADER_BYTES + header.body_length
+        if len(data) - at < length:
+            data, origin, at = file.pread(max(length, _CHUNK_BYTES), position), position, 0
+        check_body(header, data, at + HEADER_BYTES)
+        is_control = header.type != FrameType.RECORDS
+        yield position, header, data[at + HEADER_BYTES : at + length] if is_control else b""
+        position += length
+
+
+def find_frame(file: File, seed: int, position: int) -> tuple[int, FrameHeader] | None:
+    """The first whole valid frame at or behind `position`."""
+    for found in _magics(file, position):
+        with contextlib.suppress(FormatError):
+            for at, header, _ in frames(file, seed, found):
+                return at, header
+    return None
+
+
+def _magics(file: File, position: int) -> Iterator[int]:
+    while chunk := file.pread(_CHUNK_BYTES, position):
+        at = chunk.find(MAGIC)
+        while at >= 0:
+            if (position + at) % ALIGNMENT == 0:
+                yield position + at
+            at = chunk.find(MAGIC, at + 1)
+        position += len(chunk)  # chunks are a multiple of 8: an aligned magic is never cut in two
+
+
+class ShardScanner:
+    """Walks the files of one shard in order, again and again, from where it stopped."""
+
+    def __init__(self, fs: FileSystem, directory: str) -> None:
+        self._fs = fs
+        self._file: File | None = None
+        self.directory = directory
+        self.first_lsn = -1
+        """Of the file it stands in; -1 before the first."""
+        self.position = 0
+        """Where the next frame is to be read."""
+        self.damages: list[Damage] = []
+        self._seen_whole = False
+
+    def advance(self, apply: Apply) -> None:
+        """Hand every frame that was not seen yet to `apply`."""
+        names = self._fs.listdir(self.directory)
+        lsns = [lsn for name in names if (lsn := parse_log_file(name)) is not None]
+        for lsn in lsns:
+            if lsn > self.first_lsn:
+                if self._file is not None:
+                    self._leave(apply, lsn)
+                self._file = self._fs.open(log_file_path(self.directory, lsn), "read")
+                self.first_lsn, self.position = lsn, 0
+            if lsn == self.first_lsn:
+                self._scan(apply)
+        if self._file is not None and not self._seen_whole:
+            self._seen_whole = True
+            self._find_damage(apply)
+
+    def torn_tail(self) -> TornTail | None:
+        """What stands behind the last frame of the newest file, unless it is zeros."""
+        if self._file is None:
+            return None
+        size = self._file.size()
+        position = self.position
+        while position < size:
+            chunk = self._file.pread(_CHUNK_BYTES, position)
+            if chunk.count(0) != len(chunk):
+                return TornTail(self._file.path, self.position, size - self.position)
+            position += len(chunk)
+        return None
+
+    def _scan(self, apply: Apply) -> None:
+        """Apply what is valid; stop where it is not, for whatever reason."""
+        assert self._file is not None
+        try:
+            for position, header, body in frames(self._file, self.first_lsn, self.position):
+                apply(self.directory, self.first_lsn, position, header, body)
+                self.position = position + HEADER_BYTES + header.body_length
+        except UnsupportedVersionError as error:
+            raise UnsupportedVersionError(
+                f"{self._file.path} at position {self.position}: {error}"
+            ) from error
+        except FormatError:
+            pass
+
+    def _leave(self, apply: Apply, next_lsn: int) -> None:
+        """Go on to the next file; it says where this one ends."""
+        assert self._file is not None
+        end = next_lsn - self.first_lsn
+        self._scan(apply)  # the writer may have finished the file since it was last read
+        while self.position < end:
+            start = self.position
+            found = find_frame(self._file, self.first_lsn, start + ALIGNMENT)
+            self._add_damage(start, -1 if found is None or found[0] >= end else found[0])
+            if found is None or found[0] >= end:
+                return
+            self.position = found[0]
+            self._scan(apply)
+        if self.position > end:
+            raise CorruptionError(
+                f"{self._file.path} has frames up to position {self.position}, but the next file "
+                f"starts at {end}: the log files do not belong together"
+            )
+
+    def _find_damage(self, apply: Apply) -> None:
+        """Look behind the end of the newest file for proof that it is not the end."""
+        assert self._file is not None
+        start = search = self.position
+        while found := find_frame(self._file, self.first_lsn, search + ALIGNMENT):
+            position, header = found
+            if position - header.unsynced * ALIGNMENT > start:
+                # Everything before this frame was durable when it was written.
+                self._add_damage(start, position)
+                self.position = position
+                self._scan(apply)
+                start = self.position
+                search = start
+            else:
+                search = position
+
+    def _add_damage(self, start: int, end: int) -> None:
+        assert self._file is not None
+        reason = "a frame is missing"
+        try:
+            header = decode_header(self._file.pread(HEADER_BYTES, start), seed=self.first_lsn)
+            check_body(header, self._file.pread(header.body_length, start + HEADER_BYTES))
+        except FormatError as error:
+            reason = str(error)
+        self.damages.append(Damage(self._file.path, start, end, reason))

@@ -1,0 +1,340 @@
+"""A topic's end of the log: what was assigned, what is published, and how records enter.
+
+Invariants:
+- `next_offset` is the next to assign, guarded by the shard's lock; `committed` is the first that
+  cannot be read yet. In between is what waits for its group.
+- Timestamps never decrease: a clock that went back is held at the last value until it catches up.
+
+Concurrency: the `append*` functions may be called from any thread. `publish*` is called by the
+holder of the commit lock, in log order.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from stratalog.format.codec import CODECS
+from stratalog.format.control import TopicBody, encode_reserve
+from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
+from stratalog.log.files import LogReader
+from stratalog.log.group import AppendFuture, Entry, Group, Pending
+from stratalog.log.index import MEMORY, FrameIndex
+from stratalog.log.shard import GROUP_BYTES_MAX
+from stratalog.model import Durability
+from stratalog.options import StoreOptions, TopicOptions
+
+if TYPE_CHECKING:
+    from stratalog.log.shard import Shard
+
+EPHEMERAL, LAZY, RELAXED, SYNCED = range(4)
+"""The durability classes as the hot path compares them."""
+RANKS = dict(zip(Durability, (EPHEMERAL, LAZY, RELAXED, SYNCED), strict=True))
+
+# Offsets an ephemeral topic may give out before the log must say so: one sync per this many.
+_RESERVE = 1 << 16
+
+# What a single append adds to a batch besides its bytes: timestamp, end, and its list slots.
+_RECORD_BYTES = 32
+
+
+class TopicLog:
+    """One topic's records: where the published ones are, and the way in for new ones."""
+
+    # Slots, because an instance with more than 30 attributes is looked up the slow way.
+    __slots__ = (
+        "_published", "_slots", "_watchers", "add_timestamp", "add_value", "batch_bytes_max",
+        "codec", "committed", "created_at", "earliest", "id", "index", "is_ephemeral", "is_plain",
+        "kind", "last_timestamp", "lock", "memory", "memory_bytes", "memory_bytes_max", "name",
+        "next_offset", "options", "pending", "pending_group", "rank", "reader",
+        "record_bytes_max", "replayed", "reservation", "reserved", "shard", "time_ns", "version",
+    )  # fmt: skip
+
+    add_timestamp: Callable[[int], None]
+    lock: threading.Lock
+    pending: Pending
+    shard: Shard
+    time_ns: Callable[[], int]
+
+    def __init__(self, id: int, reader: LogReader) -> None:
+        self.id = id
+        self.name = ""
+        self.kind = "topic"
+        self.created_at = 0
+        self.options = TopicOptions()
+        self.version = -1
+        """Number of the newest `TOPIC` frame seen; -1 before the first."""
+        self.index = FrameIndex()
+        self.reader = reader
+        self.next_offset = 0
+        self.committed = 0
+        self.last_timestamp = 0
+        self.earliest = 0
+        """First offset that may still be readable: 0, or past what an ephemeral topic lost."""
+        self.reserved = 0
+        self.reservation = 0
+        """Number of the newest `RESERVE` frame."""
+        self.replayed = 0
+        """End of the frame replayed last, to notice frames that come out of order."""
+        self.batch_bytes_max = 0
+        self.record_bytes_max = 0
+        self.codec = 0
+        self.rank = SYNCED
+        self.is_ephemeral = False
+        self.memory: dict[int, tuple[FrameHeader, bytes]] = {}
+        """Frames of an ephemeral topic, by slot; the bodies are nowhere else."""
+        self.memory_bytes = 0
+        self.memory_bytes_max = 0
+        self._slots = count()
+        self.pending_group: Group | None = None
+        """The open group, while single appends are being gathered in it; None otherwise."""
+        self.add_value: Callable[[bytes | None], None] = self._begin
+        """Adds to the batch being gathered. While there is none this is `_begin`, so that the
+        append itself need not ask."""
+        self.is_plain = False
+        """Whether plain values may take the short way: there is a writer, and a log to write."""
+        self._watchers = 0
+        self._published = threading.Condition(threading.Lock())
+
+    def define(self, body: TopicBody) -> None:
+        """Take over what a `TOPIC` frame says."""
+        self.name = body.name
+        self.kind = body.kind
+        self.created_at = body.created_at
+        self.options = TopicOptions.build(body.options)
+        self.is_ephemeral = self.options.durability == Durability.EPHEMERAL
+        self.codec = CODECS[self.options.compression]
+
+    def attach(self, shard: Shard, time_ns: Callable[[], int], options: StoreOptions) -> None:
+        """Say where appends go and what time it is; a topic that is only read has neither."""
+        self.shard = shard
+        self.time_ns = time_ns
+        self.lock = shard.lock
+        self.is_plain = not self.is_ephemeral
+        self.rank = RANKS[self.options.durability or options.durability]
+        if self.rank == EPHEMERAL and not self.is_ephemeral:
+            self.rank = LAZY  # what was written once does not become volatile by an option
+        self.memory_bytes_max = options.tail_bytes
+        self.record_bytes_max = options.record_bytes_max
+        room = options.log_file_bytes - HEADER_BYTES - 8
+        self.batch_bytes_max = min(options.batch_bytes_max, room)
+
+    # --- replay --------------------------------------------------------------------------
+
+    def resume(self, next_offset: int, timestamp: int) -> None:
+        """Go on behind the frames that were found."""
+        self.next_offset = self.committed = max(next_offset, self.next_offset)
+        self.last_timestamp = max(timestamp, self.last_timestamp)
+
+    def skip(self, number: int, offset: int) -> None:
+        """Go on where an ephemeral topic's newest reservation says."""
+        if number > self.reservation:
+            self.reservation = number
+            self.earliest = self.reserved = self.next_offset = self.committed = offset
+
+    # --- in ------------------------------------------------------------------------------
+
+    def append(
+        self,
+        value: bytes | None,
+        size: int,
+        extras: dict[str, Any] | None,
+        rank: int,
+        nowait: bool = False,
+    ) -> int | AppendFuture:
+        """Append one record: its offset once its class is satisfied, or a future of that.
+
+        `extras` has the optional columns this record has. Plain values of the topic's own class
+        take the shorter way through `Topic.append`, which does the same with less looking around.
+        """
+        if self.is_ephemeral and self.next_offset >= self.reserved:
+            self._reserve(1)
+        shard = self.shard
+        future = None
+        with shard.lock:
+            self.add_value(value)
+            group = shard.group
+            now = 0 if extras is None else extras.pop("timestamp", 0)
+            now = self.last_timestamp = max(now or self.time_ns(), self.last_timestamp)
+            self.add_timestamp(now)
+            if extras is not None:
+                self._add_extras(extras, now)
+            offset = self.next_offset
+            self.next_offset = offset + 1
+            group.bytes += size + _RECORD_BYTES
+            self._ask(group, rank)
+            if nowait:
+                future = shard.future(group, offset)
+        if future is not None:
+            if group.bytes > GROUP_BYTES_MAX:
+                shard.finish(group)
+            return future
+        if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
+            shard.commit(group)
+        return offset
+
+    def append_entries(
+        self, entries: list[Entry], rank: int, remake: Callable[[int], list[Entry]] | None = None
+    ) -> tuple[int, int]:
+        """Append frames of several records; returns the first and last offset.
+
+        They were encoded outside of any lock. Records that bring their own times also bring
+        `remake(floor)`, which makes them again with no time below `floor`: it is called if the
+        topic's time has moved on since.
+        """
+        records = sum([entry.count for entry in entries])
+        if self.is_ephemeral and self.next_offset + records > self.reserved:
+            self._reserve(records)
+        shard = self.shard
+        with shard.lock:
+            shard.check()
+            now = max(self.time_ns(), self.last_timestamp)
+            if remake is not None and entries[0].base_timestamp < self.last_timestamp:
+                entries = remake(self.last_timestamp)
+            group = shard.group
+            first = offset = self.next_offset
+            for entry in entries:
+                entry.base_offset = offset
+                if remake is None:
+                    entry.base_timestamp = entry.max_timestamp = now
+                offset += entry.count
+                group.bytes += len(entry.body)
+            group.entries += entries
+            self.next_offset = offset
+            self.last_timestamp = entries[-1].max_timestamp
+            self.stop_gathering()  # single appends that follow start a batch behind these
+            self._ask(group, rank)
+        if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
+            shard.commit(group)
+        return first, offset - 1
+
+    def settle(self) -> None:
+        """Make readable what was acknowledged: a reader sees every append before its own call."""
+        if self.next_offset != self.committed:
+            self.shard.settle()
+
+    def _begin(self, value: bytes | None) -> None:
+        """Add the first value of a new batch to the open group; called with the lock held."""
+        shard = self.shard
+        shard.check()
+        group = shard.group
+        pending = self.pending = Pending(self, self.next_offset)
+        pending.values.append(value)
+        group.entries.append(pending)
+        self._ask(group, self.rank)
+        self.pending_group = group
+        self.add_value = pending.values.append
+        self.add_timestamp = pending.timestamps.append
+
+    def stop_gathering(self) -> None:
+        """Have the next single append begin a batch of its own; called with the lock held."""
+        self.pending_group = None
+        self.add_value = self._begin
+
+    def _ask(self, group: Group, rank: int) -> None:
+        """Have a group treated as a class demands."""
+        if rank == SYNCED:
+            group.sync = True
+        elif not group.is_relaxed or group.is_lazy:
+            self.shard.relax(group, lazy=rank < RELAXED)
+
+    def _add_extras(self, extras: dict[str, Any], now: int) -> None:
+        """Add the optional columns of the record that was just added."""
+        pending = self.pending
+        index = len(pending.values) - 1
+        if ttl := extras.pop("ttl", 0):
+            extras["expires_at"] = now + ttl
+        if pending.extras is None:
+            pending.extras = {}
+        for name, item in extras.items():
+            pending.extras.setdefault(name, {})[index] = item
+
+    def _reserve(self, records: int) -> None:
+        """Let the log know, durably, up to where offsets may have been given out."""
+        shard = self.shard
+        with shard.lock:
+            shard.check()
+            group, reserved = self._enter_reserve(self.next_offset + max(records, _RESERVE))
+        shard.commit(group)
+        self.reserved = max(self.reserved, reserved)
+
+    def release_reserve(self) -> None:
+        """On a clean close: the next offset exactly, so that nothing is skipped."""
+        with self.shard.lock:
+            self.shard.check()
+            group, _ = self._enter_reserve(self.next_offset)
+        self.shard.commit(group)
+
+    def _enter_reserve(self, offset: int) -> tuple[Group, int]:
+        self.reservation += 1
+        body = encode_reserve(self.reservation)
+        entry = Entry(FrameType.RESERVE, self.id, body, base_offset=offset)
+        return self.shard.enter(entry), offset
+
+    # --- out -----------------------------------------------------------------------------
+
+    def publish(self, entry: Entry, file: int, position: int) -> None:
+        """Make a frame readable that is in the log."""
+        self.index.add(
+            entry.base_offset, entry.count, file, position, HEADER_BYTES + len(entry.body),
+            entry.max_timestamp,
+        )  # fmt: skip
+        self._advance(entry.base_offset + entry.count)
+
+    def publish_memory(self, entry: Entry) -> None:
+        """Make a frame readable that stays in memory; the oldest go when there are too many."""
+        slot = next(self._slots)
+        header = FrameHeader(
+            entry.type, entry.flags, len(entry.body), entry.count, entry.topic_id,
+            entry.base_offset, entry.base_timestamp, entry.max_timestamp, entry.body_checksum, 0,
+        )  # fmt: skip
+        length = HEADER_BYTES + len(entry.body)
+        self.memory[slot] = (header, entry.body)
+        self.memory_bytes += length
+        self.index.add(entry.base_offset, entry.count, MEMORY, slot, length, entry.max_timestamp)
+        if self.memory_bytes > self.memory_bytes_max:
+            self._drop_oldest()
+        self._advance(entry.base_offset + entry.count)
+
+    def give_back(self) -> None:
+        """Forget offsets whose group failed; called with the shard's lock held."""
+        self.next_offset = self.committed
+        self.stop_gathering()
+
+    def wait(self, offset: int, timeout: float | None) -> bool:
+        """Block until `offset` can be read, or the time is up, or `wake` is called."""
+        with self._published:
+            self._watchers += 1
+            try:
+                if self.committed <= offset:
+                    self._published.wait(timeout)
+            finally:
+                self._watchers -= 1
+        return self.committed > offset
+
+    def wake(self) -> None:
+        """Let those who wait look around: the store is closing."""
+        with self._published:
+            self._published.notify_all()
+
+    def _advance(self, committed: int) -> None:
+        self.committed = committed
+        if self._watchers:
+            self.wake()
+
+    def _drop_oldest(self) -> None:
+        # A quarter at once, on a copy: a reader goes on with the index it holds, and finds the
+        # slots it comes too late for gone.
+        index = FrameIndex()
+        drop = max(1, len(self.index) // 4)
+        for number in range(len(self.index)):
+            place = self.index.place(number)
+            if number < drop:
+                del self.memory[place.position]
+                self.memory_bytes -= place.length
+                self.earliest = place.base_offset + place.count
+            else:
+                index.add(*place, self.index.max_timestamp(number))
+        self.index = index

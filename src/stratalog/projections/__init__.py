@@ -1,0 +1,1 @@
+"""State derived from the log: rebuilt by replay, never the truth itself."""

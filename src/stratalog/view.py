@@ -1,0 +1,68 @@
+"""A read-only view of a directory: no lock, no change, beside a live writer or after it.
+
+A view reads what the writer has written: an `fsync` record may be seen a moment before its writer
+is told that it is durable, and a `disk` record before it is synced.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from stratalog.errors import FormatError, NotAStoreError
+from stratalog.format.names import store_path
+from stratalog.format.store import StoreFile, decode_store
+from stratalog.fs import FileSystem
+from stratalog.log.replay import Replay
+from stratalog.log.topic import TopicLog
+from stratalog.projections.catalog import Catalog
+
+# How often a waiting reader looks for news of another process.
+_POLL_SECONDS = 0.02
+
+
+class View:
+    """What a directory holds, refreshed on demand."""
+
+    def __init__(self, fs: FileSystem, root: str) -> None:
+        self._lock = threading.Lock()
+        self.store_file = read_store_file(fs, root)
+        self.replay = Replay(fs, root)
+        self.replay.advance()
+        self.catalog = Catalog(self.replay)
+
+    def refresh(self) -> None:
+        """Take in what was written since."""
+        with self._lock:
+            self.replay.advance()
+            self.catalog.refresh()
+
+    def wait(self, topic: TopicLog, offset: int, timeout: float | None) -> bool:
+        """Block until `offset` can be read or the time is up."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            self.refresh()
+            if topic.committed > offset:
+                return True
+            left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, _POLL_SECONDS))
+
+
+def read_store_file(fs: FileSystem, root: str) -> StoreFile:
+    """Who the store in this directory is; raises `NotAStoreError` if there is none."""
+    path = store_path(root)
+    try:
+        file = fs.open(path, "read")
+    except (FileNotFoundError, NotADirectoryError):
+        raise NotAStoreError(
+            f"{root} is not a Stratalog store: there is no file {path}. Check the path; a writer "
+            "creates the store with stratalog.open(path)."
+        ) from None
+    try:
+        return decode_store(file.pread(file.size(), 0))
+    except FormatError as error:
+        raise type(error)(f"{path}: {error}") from error
+    finally:
+        file.close()
