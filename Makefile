@@ -1,0 +1,58 @@
+# Everything a developer or CI runs. Each target sets up what it needs, in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this help
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | \
+		awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+# One stamp per set of packages: a target installs only what it needs, and only once.
+$(VENV)/.python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	@touch $@
+
+$(VENV)/.base: $(VENV)/.python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	@touch $@
+
+.PHONY: demo
+demo: $(VENV)/.base ## Run the main job end to end: append, kill, recover, read
+	$(BIN)/stratalog demo
+
+.PHONY: test
+test: $(VENV)/.dev ## Set up and pass all tests
+	$(BIN)/python -m pytest -n auto
+
+.PHONY: check
+check: $(VENV)/.dev ## Formatting, lint and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+.PHONY: sweep
+sweep: $(VENV)/.dev ## The exhaustive crash sweep, more kills and more fuzzing (about 15 minutes)
+	STRATALOG_SWEEP=exhaustive STRATALOG_KILLS=100 STRATALOG_FUZZ=500000 \
+		$(BIN)/python -m pytest -n auto tests/crash tests/fuzz
+
+.PHONY: bench
+bench: $(VENV)/.bench ## Measure against rivals and physical limits; writes benchmarks/results
+	$(BIN)/python -m benchmarks
+
+.PHONY: clean
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

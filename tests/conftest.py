@@ -1,0 +1,55 @@
+"""Fixtures for all tests: stores on a monitored disk, and the rule about Java."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.options import StoreOptions
+from stratalog.store import Store
+from stratalog.testing import MonitorFs
+
+OpenStore = Callable[..., Store]
+
+
+@pytest.fixture
+def open_store(tmp_path: Path) -> Iterator[OpenStore]:
+    """Opens stores on the real disk, under the monitor; closes them, and asks the monitor."""
+    monitors: list[MonitorFs] = []
+    stores: list[Store] = []
+
+    def open(path: Path | None = None, *, read_only: bool = False, **options: Any) -> Store:
+        seams = {name: options.pop(name) for name in ("clock", "background") if name in options}
+        inner = options.pop("fs", None)
+        from stratalog.fs import PosixFileSystem
+
+        monitor = MonitorFs(inner or PosixFileSystem())
+        monitors.append(monitor)
+        store = Store(
+            path or tmp_path / "data",
+            StoreOptions.build(options, {}),
+            read_only=read_only,
+            fs=monitor,
+            **seams,
+        )
+        stores.append(store)
+        return store
+
+    yield open
+    for store in stores:
+        store.close()
+    for monitor in monitors:
+        monitor.check()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs Java where there is none, except in CI, where it must be there."""
+    if shutil.which("java") is None and not os.environ.get("CI"):
+        for item in items:
+            if item.get_closest_marker("java"):
+                item.add_marker(pytest.mark.skip(reason="needs Java 17 or newer on the PATH"))

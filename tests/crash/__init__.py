@@ -1,0 +1,1 @@
+"""Crashes: of a fake disk after every operation, and of real processes."""

@@ -1,0 +1,158 @@
+"""The catalogue of workloads that the sweep crashes after every file operation."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from stratalog.model import Record
+from tests.crash.model import Session, Workload
+
+
+def single_appends(session: Session) -> None:
+    """One fsync append after the other, in two topics."""
+    session.open()
+    for number in range(8):
+        session.append("orders", b"order %d" % number, key=b"k%d" % (number % 3))
+        session.append("refunds", b"refund %d" % number)
+
+
+def batches_over_rotations(session: Session) -> None:
+    """Batches large enough that files rotate in between, with values of every size."""
+    session.open(shards=1)
+    for number in range(12):
+        session.append_many("orders", [bytes([number]) * (1 + 97 * n) for n in range(6)])
+
+
+def mixed_classes(session: Session) -> None:
+    """All classes in one topic: written late, synced late, or at once."""
+    session.open()
+    for number in range(6):
+        session.append("orders", b"relaxed %d" % number, durability="disk")
+        session.append("orders", b"lazy %d" % number, durability="memory")
+        if number % 2:
+            session.tick()
+        if number == 3:
+            session.append("orders", b"safe", durability="fsync")
+    session.tick(2.0)
+    session.append_many("orders", [b"x" * 300] * 5, durability="disk")
+    session.sync()
+    session.append("orders", b"last", durability="disk")
+    session.tick()
+
+
+def unsynced_groups(session: Session) -> None:
+    """Many writes without a sync: a crash may keep a later one and lose an earlier one."""
+    session.open(shards=1, durability="disk", log_file_bytes=1 << 16)
+    for number in range(10):
+        session.append_many("orders", [b"%d" % number * 400] * 3)
+        session.append("orders", b"single %d" % number)
+        session.tick()
+    session.append("orders", b"safe", durability="fsync")
+    for number in range(4):
+        session.append("orders", b"after %d" % number * 100)
+        session.tick()
+
+
+def topics_with_options(session: Session) -> None:
+    """Topics created with options, then used."""
+    session.open()
+    session.create("plain")
+    session.create("packed", compression="zstd", ttl=3600.0)
+    session.create("fast", durability="disk")
+    for number in range(4):
+        session.append_many("packed", [b"the same again and again " * 20] * 4)
+        session.append("fast", b"%d" % number)
+        session.append("plain", None if number % 2 else b"", tag=f"tag-{number}")
+    session.tick(2.0)
+
+
+def close_and_reopen(session: Session) -> None:
+    """Clean closes, and another number of shards each time."""
+    session.open(shards=2)
+    for shards in (1, 4, 2):
+        session.append("orders", b"with %d shards" % shards)
+        session.append("refunds", b"refund", durability="disk")
+        session.append_many("orders", [b"batch"] * 3, durability="memory")
+        session.reopen(shards=shards)
+    session.append("orders", b"end")
+
+
+def ephemeral_topic(session: Session) -> None:
+    """Records that are never written, between others that are."""
+    session.open(shards=1)
+    session.create("ticks", durability="ephemeral")
+    for number in range(3):
+        session.append("ticks", b"tick %d" % number)
+        session.append("orders", b"order %d" % number)
+    session.tick()
+    session.append_many("ticks", [b"tick"] * 4)
+    session.reopen()
+    session.append("ticks", b"again")
+
+
+def pipelined_appends(session: Session) -> None:
+    """Futures: several in flight, resolved by whoever comes first."""
+    session.open()
+    for turn in range(3):
+        futures = [session.nowait("orders", b"%d-%d" % (turn, n)) for n in range(5)]
+        if turn == 1:
+            session.tick()
+        session.resolved("orders", futures[-1].result())
+
+
+def arrow_appends(session: Session) -> None:
+    """Tables appended by column, compressed, with times of their own."""
+    session.open()
+    topic = session.create("packed", compression="lz4")
+    model = session.topics["packed"]
+    for turn in range(4):
+        values = [b"%d" % turn * 40] * 30
+        table = pa.table({"value": pa.array(values, pa.binary())})
+        model.batches.append((len(model.sent), len(model.sent) + len(values)))
+        model.sent += [(value, None, None) for value in values]
+        topic.append_arrow(table)
+        model.durable = len(model.sent)
+
+
+def records_of_all_kinds(session: Session) -> None:
+    """Every optional column, alone and together, and a clock that jumps."""
+    session.open()
+    for turn in range(3):
+        session.append("orders", b"v", key=b"", tag="t", headers={"h": b"v"}, node="eu-1", ttl=1e9)
+        session.clock.jump(-3600.0 if turn % 2 else 7200.0)
+        batch = [Record(value=b"a", tag="x", priority=7), Record(key=b"k"), Record(value=b"")]
+        session.append_many("orders", batch)
+
+
+def overfull_groups(session: Session) -> None:
+    """More small records at once than one frame, or one file, can hold."""
+    session.open(shards=1, durability="disk")
+    for number in range(40):
+        session.append("orders", bytes([number]) * 700, tag=f"{number}" if number % 3 else None)
+    session.tick()
+    for number in range(20):
+        session.append("orders", bytes([number]) * 900)
+    session.sync()
+
+
+def large_values(session: Session) -> None:
+    """Values larger than what is prepared at a time, and nearly as large as a file."""
+    session.open(shards=1)
+    for size in (10, 5000, 7800, 100, 4096, 7000):
+        session.append("orders", bytes([size % 251]) * size)
+
+
+CATALOGUE: list[Workload] = [
+    single_appends,
+    batches_over_rotations,
+    mixed_classes,
+    unsynced_groups,
+    topics_with_options,
+    close_and_reopen,
+    ephemeral_topic,
+    pipelined_appends,
+    arrow_appends,
+    records_of_all_kinds,
+    overfull_groups,
+    large_values,
+]
