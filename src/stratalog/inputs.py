@@ -15,12 +15,11 @@ import numpy as np
 from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 from stratalog.format.columns import Columns, Header
 from stratalog.model import Record
-from stratalog.options import check_range, seconds
+from stratalog.options import TIME_MAX, check_range, seconds
 
 # An int this large is nanoseconds (from 12 January 1970 on), a smaller one is seconds (the year
 # 31,688,738): no time anybody means is both.
 _NANOSECONDS_FROM = 10**15
-_TIME_MAX = (1 << 63) - 1
 
 
 def check_bytes(what: str, value: Any) -> bytes | None:
@@ -63,23 +62,32 @@ def check_headers(headers: Any) -> tuple[Header, ...]:
 def check_time(what: str, value: Any) -> int:
     """Nanoseconds since 1970 from seconds, a datetime, or nanoseconds as records have them."""
     if isinstance(value, datetime):
-        # Not value.timestamp(): a float of today's seconds is good to 200 ns only.
-        whole = value.replace(microsecond=0)
-        nanoseconds = round(whole.timestamp()) * 10**9 + value.microsecond * 1000
+        nanoseconds = _datetime_nanoseconds(value)
     elif isinstance(value, bool) or not isinstance(value, int | float | np.integer):
         raise WrongTypeError(
             f"{what}={value!r} must be seconds, a datetime, or nanoseconds as an int"
         )
     elif not isinstance(value, float) and int(value) >= _NANOSECONDS_FROM:
         nanoseconds = int(value)
+    elif 0 <= value <= TIME_MAX / 1e9:  # also keeps infinity and NaN out
+        nanoseconds = round(float(value) * 10**9)
     else:
-        value = float(value)
-        if not abs(value) <= _TIME_MAX / 1e9:  # also keeps infinity and NaN out
-            raise OptionError(f"{what}={value!r} is not a time that can be stored")
-        nanoseconds = round(value * 10**9)
-    if not 0 <= nanoseconds <= _TIME_MAX:
-        raise OptionError(f"{what}={value!r} is before 1970 or after 2262")
+        nanoseconds = -1
+    if not 0 <= nanoseconds <= TIME_MAX:
+        raise OptionError(
+            f"{what}={value!r} is before 1970 or after 2230: give seconds, a datetime, or "
+            "nanoseconds as an int"
+        )
     return nanoseconds
+
+
+def _datetime_nanoseconds(value: datetime) -> int:
+    # Not value.timestamp(): a float of today's seconds is good to 200 ns only.
+    try:
+        whole = round(value.replace(microsecond=0).timestamp())
+    except (ValueError, OverflowError):  # a naive one in the first or the last year there is
+        return -1
+    return whole * 10**9 + value.microsecond * 1000
 
 
 def record_extras(

@@ -75,6 +75,9 @@ class Topic:
         self._store.settle(self._log)
         return self._log.next_offset
 
+    def __bool__(self) -> bool:
+        return True  # a handle, however many records it has
+
     def __len__(self) -> int:
         self._store.settle(self._log)
         return self._log.committed - self._log.earliest

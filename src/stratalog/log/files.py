@@ -73,7 +73,6 @@ class LogFiles:
         self.synced = position
         self.syncs = 0
         self._recycled = False
-        self._space_checked = 0
         self._fill_lock = threading.Lock()
         self._wake_below = 0
         spare = (parse_log_file(name, ".free") for name in fs.listdir(directory))
@@ -212,7 +211,7 @@ class LogFiles:
             self.file = file
             self.number = self._reader.number(self.directory, first_lsn)
             self.first_lsn = first_lsn
-            self.position = self.synced = self._space_checked = 0
+            self.position = self.synced = 0
             self._recycled = recycled
             self._prepared = file.size()
 
@@ -227,13 +226,12 @@ class LogFiles:
         target = min(target, self._options.log_file_bytes)
         self._wake_below = (target - self.position) // 2
         filled = False
-        with contextlib.suppress(OSError, DiskFullError):  # the append that needs it will say so
+        with contextlib.suppress(OSError):  # the append that needs it will say so
             while self._prepared < target:
                 with self._fill_lock:
                     step = min(_FILL_BYTES, target - self._prepared)
-                    if step <= 0:
+                    if not 0 < step <= self._room():
                         break
-                    self._check_space(self._prepared + step)
                     self.file.preallocate(self._prepared, step)
                     self._prepared += step
                     filled = True
@@ -250,13 +248,19 @@ class LogFiles:
         if end <= self._prepared:
             return
         with self._fill_lock:
-            if end > self._space_checked:
-                self._check_space(end)
+            room = self._room()
+            if room < end - self._prepared:
+                raise DiskFullError(
+                    f"{self.directory}: no space for {end - self.position} bytes: "
+                    f"disk_reserve_bytes={self._options.disk_reserve_bytes} are to stay free on "
+                    f"this disk, {max(room, 0)} more than that are. Nothing of this append was "
+                    "kept; free some space and append again."
+                )
             if not sync:
                 self._prepared = max(self._prepared, end)
                 return
             target = min(end + self._options.log_chunk_bytes, self._options.log_file_bytes)
-            target = max(target, end)
+            target = max(end, min(target, self._prepared + room))
             try:
                 self.file.preallocate(self._prepared, target - self._prepared)
             except OSError as error:
@@ -264,16 +268,9 @@ class LogFiles:
             self._prepared = target
         self._sync_file()
 
-    def _check_space(self, end: int) -> None:
-        chunk = self._options.log_chunk_bytes
-        free = self._fs.free_bytes(self.directory)
-        if free < self._options.disk_reserve_bytes + (end - self.position):
-            raise DiskFullError(
-                f"{self.directory}: {free} bytes are free on this disk, and "
-                f"disk_reserve_bytes={self._options.disk_reserve_bytes} are to stay free. "
-                "Nothing of this append was kept; free some space and append again."
-            )
-        self._space_checked = end + chunk
+    def _room(self) -> int:
+        """Bytes that may still be taken from the disk."""
+        return self._fs.free_bytes(self.directory) - self._options.disk_reserve_bytes
 
     def _sync_file(self) -> None:
         self.syncs += 1

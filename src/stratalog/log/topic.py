@@ -154,8 +154,10 @@ class TopicLog:
         shard = self.shard
         future = None
         with shard.lock:
-            self.add_value(value)
             group = shard.group
+            if self.pending_group is None:
+                self._gather()
+            self.add_value(value)
             now = 0 if extras is None else extras.pop("timestamp", 0)
             now = self.last_timestamp = max(now or self.time_ns(), self.last_timestamp)
             self.add_timestamp(now)
@@ -165,6 +167,8 @@ class TopicLog:
             self.next_offset = offset + 1
             group.bytes += size + _RECORD_BYTES
             self._ask(group, rank)
+            if rank != self.rank:
+                self.stop_gathering()  # the next plain append has to ask for its own class
             if nowait:
                 future = shard.future(group, offset)
         if future is not None:
@@ -216,15 +220,18 @@ class TopicLog:
             self.shard.settle()
 
     def _begin(self, value: bytes | None) -> None:
-        """Add the first value of a new batch to the open group; called with the lock held."""
+        """Add the first plain value of a new batch; called with the lock held."""
+        self._gather()
+        self.add_value(value)
+        self._ask(self.shard.group, self.rank)
+
+    def _gather(self) -> None:
+        """Start a batch for single appends in the open group; called with the lock held."""
         shard = self.shard
         shard.check()
-        group = shard.group
         pending = self.pending = Pending(self, self.next_offset)
-        pending.values.append(value)
-        group.entries.append(pending)
-        self._ask(group, self.rank)
-        self.pending_group = group
+        self.pending_group = shard.group
+        self.pending_group.entries.append(pending)
         self.add_value = pending.values.append
         self.add_timestamp = pending.timestamps.append
 

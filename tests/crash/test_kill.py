@@ -1,0 +1,68 @@
+"""A real process, killed again and again, beside a journal of what it was told."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import stratalog
+from stratalog.model import Record
+from tests.crash.killed import payload
+
+KILLS = int(os.environ.get("STRATALOG_KILLS", "6"))
+
+
+def run_and_kill(path: Path, seed: int, seconds: float) -> dict[str, int]:
+    """Let the process append for a while, kill it, and return what it said was durable."""
+    command = [sys.executable, "-m", "tests.crash.killed", str(path), str(seed)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    first = process.stdout.readline()  # it is up and appending
+    time.sleep(seconds)
+    process.send_signal(signal.SIGKILL)
+    rest = process.stdout.read()
+    process.stdout.close()
+    assert process.wait() == -signal.SIGKILL
+    acknowledged: dict[str, int] = {}
+    for line in (first + rest).splitlines():
+        name, _, offset = line.partition(" ")
+        acknowledged[name] = max(acknowledged.get(name, -1), int(offset))
+    return acknowledged
+
+
+def test_a_killed_process_loses_nothing_it_was_told_is_durable(
+    tmp_path: Path, record_property: pytest.RecordProperty
+) -> None:
+    """Every acknowledged fsync record is there after SIGKILL, and nothing else than was sent."""
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    dice = random.Random(seed)
+    acknowledged: dict[str, int] = {}
+    for kill in range(KILLS):
+        for name, offset in run_and_kill(tmp_path / "data", kill, dice.uniform(0, 0.4)).items():
+            acknowledged[name] = max(acknowledged.get(name, -1), offset)
+        # Beside the dead writer first, without touching anything; then as the next writer.
+        for read_only in (True, False):
+            with stratalog.open(tmp_path / "data", read_only=read_only) as store:
+                assert store.damage is None
+                check(store, acknowledged)
+    assert acknowledged
+    record_property("kills", KILLS)
+
+
+def check(store: stratalog.Store, acknowledged: dict[str, int]) -> None:
+    """Hold what is found against what was acknowledged, and against what can have been sent."""
+    for name, offset in acknowledged.items():
+        records = list(store.topic(name).read())
+        assert len(records) > offset, f"{name} lost an acknowledged record"
+        for expected, record in enumerate(records):
+            assert isinstance(record, Record)
+            assert record.offset == expected
+            assert record.value == payload(name, expected)
