@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from stratalog.errors import (
+    BadMagicError,
     ClosedError,
     ConflictError,
     CorruptionError,
@@ -57,6 +58,7 @@ def open(
 
 
 __all__ = [
+    "BadMagicError",
     "ClosedError",
     "ConflictError",
     "CorruptionError",

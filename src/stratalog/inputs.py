@@ -70,7 +70,8 @@ def check_time(what: str, value: Any) -> int:
     elif not isinstance(value, float) and int(value) >= _NANOSECONDS_FROM:
         nanoseconds = int(value)
     elif 0 <= value <= TIME_MAX / 1e9:  # also keeps infinity and NaN out
-        nanoseconds = round(float(value) * 10**9)
+        whole = int(value)  # apart, because a float of today's nanoseconds is good to 256 only
+        nanoseconds = whole * 10**9 + round(float(value - whole) * 10**9)
     else:
         nanoseconds = -1
     if not 0 <= nanoseconds <= TIME_MAX:

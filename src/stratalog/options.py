@@ -19,6 +19,11 @@ from stratalog.model import Durability
 KIB = 1 << 10
 MIB = 1 << 20
 
+SECONDS_MAX = 10**9
+"""Longest duration: 31 years."""
+TIME_MAX = (1 << 63) - 1 - SECONDS_MAX * 10**9
+"""Latest time, in nanoseconds: August 2230. Any duration after it is still a 64-bit number."""
+
 COMPRESSIONS = ("none", "zstd", "lz4", "gzip")
 
 _T = TypeVar("_T")
@@ -133,7 +138,7 @@ def check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
     names = list(known)
     for name in given:
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
+            close = difflib.get_close_matches(str(name), names, n=1)
             hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(names)}"
             raise OptionError(f"unknown {what} {name!r}: {hint}")
 
@@ -162,9 +167,11 @@ def seconds(name: str, value: Any) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise WrongTypeError(f"{name}={value!r} must be seconds or a timedelta")
-    # 1e9 seconds are 31 years; the upper bound also keeps infinity and NaN out.
-    if not 0 < value <= 1e11:
-        raise OptionError(f"{name}={value} must be more than 0 seconds")
+    # The upper bound also keeps infinity and NaN out; less than a nanosecond would round to none.
+    if not 1e-9 <= value <= SECONDS_MAX:
+        raise OptionError(
+            f"{name}={value} must be more than 0 seconds and at most {SECONDS_MAX} (31 years)"
+        )
     return float(value)
 
 

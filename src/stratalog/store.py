@@ -79,7 +79,7 @@ class Store:
         self.is_closed = False
         _open_stores.add(self)
         if self.damage is not None:
-            logger.warning("%s", self.damage)
+            logger.warning("%s: opened read-only, because its log is damaged", self.path)
 
     def _open_writer(self, background: bool) -> None:
         self._fs.makedirs(self.path)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from stratalog.errors import OffsetOutOfRangeError, OptionError, TooLargeError, 
 from stratalog.format.columns import encode_columns, encode_values
 from stratalog.inputs import check_bytes, check_time, columns_of, record_extras
 from stratalog.log.group import AppendFuture, Entry, records_entry
-from stratalog.log.read import Slice, read_batches
+from stratalog.log.read import Slice, read_batches, read_living
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
 from stratalog.model import Durability, Gap, Record, TopicStats
 from stratalog.options import TopicOptions, check_durability, check_range
@@ -61,6 +60,8 @@ class Topic:
     @property
     def durability(self) -> Durability:
         """The class of appends that do not ask for another."""
+        if self._store.is_read_only:
+            return self._log.options.durability or self._store.options.durability
         return next(name for name, rank in RANKS.items() if rank == self._log.rank)
 
     @property
@@ -247,15 +248,16 @@ class Topic:
         return self._read(start, end, self._limit(limit))
 
     def _read(self, start: int, end: int, left: int) -> Iterator[Record | Gap]:
-        for part in self._parts(start, end):
-            if left <= 0:
-                return
-            if isinstance(part, Gap):
-                yield part
-            else:
-                stop = min(part.end, part.first + left)
-                left -= stop - part.first
-                yield from part.batch.records(part.first, stop)
+        while left > 0 and start < end:
+            # No more than can be wanted; more is needed only if some of it turns out to be gone.
+            stop = min(end, start + left)
+            for part in read_living(self._log, start, stop, self._now()):
+                if isinstance(part, Gap):
+                    yield part
+                else:
+                    left -= part.end - part.first
+                    yield from part.batch.records(part.first, part.end)
+            start = stop
 
     def read_values(self, start: int = 0, limit: int | None = None) -> list[bytes | None]:
         """Payloads alone, from `start` on: the fast way when nothing else matters."""
@@ -263,7 +265,7 @@ class Topic:
         left = self._limit(limit)
         values: list[bytes | None] = []
         if left:
-            for part in self._parts(start, min(end, start + left)):
+            for part in read_living(self._log, start, min(end, start + left), self._now()):
                 if isinstance(part, Slice):
                     values += part.batch.values(part.first, part.end)
         return values
@@ -280,7 +282,7 @@ class Topic:
         wanted = schema(columns)
         batches = (
             to_arrow(part.batch, wanted, part.first, part.end)
-            for part in self._parts(start, end)
+            for part in read_living(self._log, start, end, self._now())
             if isinstance(part, Slice)
         )
         return pa.RecordBatchReader.from_batches(wanted, batches)
@@ -339,32 +341,6 @@ class Topic:
 
     # --- helpers -------------------------------------------------------------------------
 
-    def _parts(self, start: int, end: int) -> Iterator[Slice | Gap]:
-        """Batches and gaps, with what has expired turned into gaps."""
-        ttl = self._log.options.ttl
-        ttl_ns = 0 if ttl is None else round(ttl * 10**9)
-        gap: Gap | None = None
-        for part in read_batches(self._log, start, end):
-            if isinstance(part, Slice) and (ttl_ns or part.batch.expires_at is not None):
-                pieces = list(_living(part, ttl_ns, self._now()))
-            else:
-                pieces = [part]
-            for piece in pieces:
-                if isinstance(piece, Gap):
-                    if gap is not None and gap.reason == piece.reason:
-                        gap = Gap(gap.first, piece.last, gap.reason)
-                        continue
-                    if gap is not None:
-                        yield gap
-                    gap = piece
-                    continue
-                if gap is not None:
-                    yield gap
-                    gap = None
-                yield piece
-        if gap is not None:
-            yield gap
-
     def _range(self, start: int, end: int | None) -> tuple[int, int]:
         check_range("start", start, 0, 1 << 63)
         if end is not None:
@@ -407,21 +383,3 @@ def _rising(given: Any, now: int, floor: int) -> Any:
     """Times that never go back: 0 is now, and nothing is below the one before."""
     filled = np.where(given == 0, max(now, floor), given)
     return np.maximum.accumulate(np.maximum(filled, floor))
-
-
-def _living(part: Slice, ttl_ns: int, now: int) -> Iterator[Slice | Gap]:
-    """Cut what has expired out of a slice."""
-    batch, first, end = part
-    expired = np.zeros(end - first, np.bool_)
-    if ttl_ns:
-        expired |= batch.timestamps(first, end) + ttl_ns <= now
-    if batch.expires_at is not None:
-        times = batch.expires_at[first:end]
-        expired |= (times != 0) & (times <= now)
-    edges = [0, *(np.flatnonzero(expired[1:] != expired[:-1]) + 1).tolist(), end - first]
-    offsets = batch.offsets(first, end)
-    for low, high in pairwise(edges):
-        if expired[low]:
-            yield Gap(int(offsets[low]), int(offsets[high - 1]), "expired")
-        else:
-            yield Slice(batch, first + low, first + high)

@@ -17,7 +17,8 @@ from stratalog.errors import CorruptionError, OptionError, TooLargeError, WrongT
 from stratalog.format.batch import Batch, Binary
 from stratalog.format.columns import pad, validity_bits
 from stratalog.format.frame import Flag
-from stratalog.options import check_known
+from stratalog.model import Operation
+from stratalog.options import TIME_MAX, check_known
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
@@ -126,17 +127,12 @@ def _many_nulls(name: str, count: int) -> pa.Array:
 
 
 class ArrowColumns:
-    """One record batch from outside, normalised: known columns, plain types, no surprises."""
+    """One record batch from outside, as `split` gives it."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self.count = batch.num_rows
-        self._columns = {
-            name: _normalise(name, batch.column(name))
-            for name in batch.schema.names
-            if name in TYPES and name != "offset"
-        }
-        value = self._columns.get("value")
-        self._columns["value"] = pa.nulls(self.count, pa.binary()) if value is None else value
+        self._columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        self._columns.setdefault("value", pa.nulls(self.count, pa.binary()))
 
     def timestamps(self) -> npt.NDArray[np.int64] | None:
         """Nanoseconds, 0 where none was given; None without such a column."""
@@ -182,8 +178,8 @@ class ArrowColumns:
         if column is None or column.null_count == self.count:
             return None
         times: npt.NDArray[np.int64] = column.cast(pa.int64()).fill_null(0).to_numpy()
-        if bool((times < 0).any()):
-            raise OptionError(f"column {name!r} has a time before 1970")
+        if bool(((times < 0) | (times > TIME_MAX)).any()):
+            raise OptionError(f"column {name!r} has a time before 1970 or after 2230")
         return times
 
     def _add_nullable(self, parts: list[Any], name: str, flag: int) -> int:
@@ -225,16 +221,25 @@ class ArrowColumns:
 
 
 def split(data: pa.RecordBatch | pa.Table, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Batches of at most about `bytes_max` bytes each."""
+    """Batches of at most about `bytes_max` bytes each: known columns, plain types, no surprises."""
     if not isinstance(data, pa.RecordBatch | pa.Table):
         raise WrongTypeError(
             f"append_arrow takes a pyarrow RecordBatch or Table, not {type(data).__name__}"
         )
-    check_known("column", data.schema.names, [*TYPES, "topic"])
-    for batch in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
-        if not batch.num_rows:
+    names = data.schema.names
+    check_known("column", names, [*TYPES, "topic"])
+    if len(set(names)) != len(names):
+        raise OptionError(f"columns {', '.join(names)}: each can be there once only")
+    taken = [name for name in names if name not in ("offset", "topic")]
+    for given in [data] if isinstance(data, pa.RecordBatch) else data.to_batches():
+        if not given.num_rows:
             continue
-        pieces = max(1, -(-batch.get_total_buffer_size() // bytes_max))
+        if not taken:
+            raise OptionError("append_arrow needs a column to append, such as 'value'")
+        # Plain first: a dictionary says nothing about the size of what it stands for.
+        columns = [_normalise(name, given.column(name)) for name in taken]
+        batch = pa.RecordBatch.from_arrays(columns, names=taken)
+        pieces = max(1, -(-batch.nbytes // bytes_max))
         rows = max(1, -(-batch.num_rows // pieces))
         for start in range(0, batch.num_rows, rows):
             yield batch.slice(start, rows)
@@ -242,16 +247,19 @@ def split(data: pa.RecordBatch | pa.Table, bytes_max: int) -> Iterator[pa.Record
 
 def _normalise(name: str, column: pa.Array) -> pa.Array:
     kind = TYPES[name]
-    if column.type == kind:
-        return column
     try:
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        return column.cast(kind)
+        column = column.cast(kind)
+        if name in ("tag", "node", "headers"):
+            column.validate(full=True)  # Arrow believes any bytes to be text until asked
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise OptionError(
-            f"column {name!r} is {column.type}, which cannot become {kind}: {error}"
+            f"column {name!r} of {column.type} cannot become {kind}: {error}"
         ) from error
+    if name == "operation" and column.fill_null(0).to_numpy().max() > max(Operation):
+        raise OptionError("column 'operation' has a number that is neither put (0) nor delete (1)")
+    return column
 
 
 def _valid(column: pa.Array) -> npt.NDArray[np.bool_]:

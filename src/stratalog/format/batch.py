@@ -22,6 +22,9 @@ from stratalog.model import NO_HEADERS, Record
 Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
 
+# A batch spans less than 1 << 32 offsets, so none of them leaves 63 bits.
+_BASE_OFFSET_MAX = (1 << 63) - (1 << 32) - 1
+
 
 class Binary(NamedTuple):
     """A column of byte strings inside a body."""
@@ -107,6 +110,8 @@ class Batch:
         """Find the sections of a verified body at `start`; raises `CorruptionError`."""
         if header.count == 0:
             raise CorruptionError("batch of no records")
+        if header.base_offset > _BASE_OFFSET_MAX:
+            raise CorruptionError(f"batch offset {header.base_offset} is too large")
         flags = header.flags
         end = start + header.body_length
         if flags & CODEC_MASK:
@@ -126,6 +131,7 @@ class Batch:
             batch._clear()
             batch.value = cursor.binary(count, nullable=False)
             cursor.finish()
+            _check_deltas(batch, header.max_timestamp)
             return batch
         batch.timestamp_deltas = optional(Flag.TIMESTAMPS, np.int64)
         batch.offset_deltas = optional(Flag.OFFSETS, np.uint32)
@@ -139,7 +145,7 @@ class Batch:
         batch.not_before = optional(Flag.NOT_BEFORE, np.int64)
         batch.operation = optional(Flag.OPERATIONS, np.uint8)
         cursor.finish()
-        _check_deltas(batch)
+        _check_deltas(batch, header.max_timestamp)
         return batch
 
     def _clear(self) -> None:
@@ -230,10 +236,13 @@ def _parse_headers(cursor: _Cursor, count: int) -> tuple[int, Int32s, Binary, Bi
     return at, ends, cursor.binary(pairs, nullable=False), cursor.binary(pairs, nullable=False)
 
 
-def _check_deltas(batch: Batch) -> None:
+def _check_deltas(batch: Batch, max_timestamp: int) -> None:
     deltas = batch.timestamp_deltas
     if deltas is not None and (deltas[0] != 0 or bool((deltas[1:] < deltas[:-1]).any())):
         raise CorruptionError("batch timestamps do not rise from the base")
     offsets = batch.offset_deltas
     if offsets is not None and (offsets[0] != 0 or bool((offsets[1:] <= offsets[:-1]).any())):
         raise CorruptionError("batch offsets do not rise from the base")
+    # In Python's numbers, so that no sum of base and delta overflows its 64 bits.
+    if batch.base_timestamp + (0 if deltas is None else int(deltas[-1])) != max_timestamp:
+        raise CorruptionError("batch timestamps do not end at the largest of its header")

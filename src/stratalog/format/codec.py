@@ -8,7 +8,8 @@ A compressed body, little-endian:
 | stored_length | u32 | bytes of compressed data that follow; zeros fill up to a multiple of 8 |
 
 A body is stored compressed only when that saves at least 5 %.
-The decompressed size is checked against its bound before anything is allocated.
+The decompressed size is checked against its bounds before anything is allocated: those of any
+body, and 32768 times the compressed data.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ _NAMES = {number: name for name, number in CODECS.items()}
 
 # Below this the codec's own overhead eats what it saves.
 _BODY_BYTES_MIN = 256
+
+# zstd, the densest, has 128 KiB of one byte in 4: a body that claims more is no body, and a few
+# damaged bytes cannot ask for a gigabyte.
+_RATIO_MAX = 1 << 15
 
 
 @functools.cache
@@ -62,15 +67,33 @@ def decompress(stored: bytes, codec: int) -> bytes:
         raise CorruptionError("compressed body cut short")
     raw_length, stored_length = PREFIX.unpack_from(stored)
     padding = len(stored) - PREFIX.size - stored_length
-    if not 0 <= padding < ALIGNMENT or raw_length > BODY_BYTES_MAX:
+    if (
+        not 0 <= padding < ALIGNMENT
+        or raw_length > BODY_BYTES_MAX
+        or raw_length > stored_length * _RATIO_MAX
+    ):
         raise CorruptionError(
             f"compressed body claims {stored_length} bytes stored, {raw_length} plain"
         )
     data = stored[PREFIX.size : PREFIX.size + stored_length]
     try:
-        body: bytes = _codec(codec).decompress(data, decompressed_size=raw_length, asbytes=True)
+        body = _expand(data, codec, raw_length)
     except (OSError, ValueError) as error:  # Arrow's codecs raise these for damaged input
         raise CorruptionError(f"compressed body does not decompress: {error}") from error
     if len(body) != raw_length:
-        raise CorruptionError(f"body decompressed to {len(body)} bytes, {raw_length} expected")
+        raise CorruptionError(f"compressed body does not have the {raw_length} bytes it claims")
+    return body
+
+
+def _expand(data: bytes, codec: int, raw_length: int) -> bytes:
+    """The plain bytes, at most one more than there should be."""
+    body: bytes
+    if codec == CODECS["zstd"]:  # compares the lengths itself, and raises
+        body = _codec(codec).decompress(data, decompressed_size=raw_length, asbytes=True)
+        return body
+    import pyarrow as pa
+
+    # In one go the others would leave whatever was in memory behind data that end too early.
+    with pa.CompressedInputStream(pa.py_buffer(data), _NAMES[codec]) as stream:
+        body = stream.read(raw_length + 1)
     return body

@@ -28,7 +28,8 @@ from itertools import accumulate, chain
 
 import numpy as np
 
-from stratalog.format.frame import Flag
+from stratalog.errors import TooLargeError
+from stratalog.format.frame import BODY_BYTES_MAX, Flag
 
 Header = tuple[bytes, bytes]
 
@@ -155,12 +156,12 @@ def _add_binary(parts: list[bytes], items: Sequence[bytes]) -> int:
     """Add ends and bytes; returns the length of both sections."""
     count = len(items)
     if count == 1:
-        total = len(items[0])
+        total = _check_total(len(items[0]))
         ends = _ONE.pack(0, total)
     else:
         lengths = list(map(len, items))
         if count <= _UNIFORM_COUNT_MAX and lengths.count(lengths[0]) == count:
-            total = count * lengths[0]
+            total = _check_total(count * lengths[0])
             ends = _uniform_ends(count, lengths[0])
         else:
             ends, total = _ends(lengths)
@@ -179,10 +180,21 @@ def _uniform_ends(count: int, length: int) -> bytes:
 def _ends(lengths: list[int]) -> tuple[bytes, int]:
     if len(lengths) < 32:  # numpy's fixed cost is that of about 32 records
         ends = list(accumulate(lengths, initial=0))
+        _check_total(ends[-1])
         return pad(struct.pack(f"<{len(ends)}i", *ends)), ends[-1]
+    total = _check_total(sum(lengths))
     ends_array = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=ends_array[1:])
-    return pad(ends_array.tobytes()), int(ends_array[-1])
+    return pad(ends_array.tobytes()), total
+
+
+def _check_total(total: int) -> int:
+    """A length that 32-bit ends can hold."""
+    if total > BODY_BYTES_MAX:
+        raise TooLargeError(
+            f"a column of {total} bytes is too large for one batch: append it in parts"
+        )
+    return total
 
 
 def _add_headers(parts: list[bytes], headers: Sequence[Sequence[Header]]) -> None:

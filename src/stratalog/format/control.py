@@ -22,7 +22,6 @@ Reserve body, little-endian:
 from __future__ import annotations
 
 import struct
-from typing import Any
 
 import msgspec
 
@@ -37,13 +36,17 @@ RESERVE = struct.Struct("<Q")
 assert RESERVE.size == 8
 
 
+# Nothing nested: decoding takes no more memory and no deeper a stack than the body has bytes.
+Option = str | int | float | bool | None
+
+
 class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A topic as the log remembers it."""
 
     name: str
     kind: str
     created_at: int
-    options: dict[str, Any]
+    options: dict[str, Option]
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -13,7 +13,7 @@ Frame header, little-endian:
 | topic_id | u64 | interned id of the topic |
 | base_offset | u64 | offset of the first record |
 | base_timestamp | i64 | nanoseconds, of the first record |
-| max_timestamp | i64 | nanoseconds, the largest |
+| max_timestamp | i64 | nanoseconds, the largest, which is that of the last record |
 | body_checksum | u64 | XXH3-64 of the body as stored |
 | header_checksum | u32 | low half of the seeded XXH3-64 of this header with this field zero |
 | unsynced | u32 | in a log: 8-byte words before this frame not known durable when it was written |
@@ -130,20 +130,23 @@ def encode_header(
 
 def decode_header(data: bytes, position: int = 0, *, seed: int) -> FrameHeader:
     """Read and verify the header at `position`; raises a `FormatError` that says what is wrong."""
-    header = data[position : position + HEADER_BYTES]
-    if len(header) < HEADER_BYTES:
-        raise CorruptionError(f"frame header cut short: {len(header)} of {HEADER_BYTES} bytes")
-    magic, version, *fields, checksum, unsynced = HEADER.unpack(header)
+    if len(data) - position < HEADER_BYTES:
+        have = max(0, len(data) - position)
+        raise CorruptionError(f"frame header cut short: {have} of {HEADER_BYTES} bytes")
+    magic, version, *fields, checksum, unsynced = HEADER.unpack_from(data, position)
     if magic != MAGIC:
         raise BadMagicError(f"no frame here: it starts {magic!r}, not {MAGIC!r}")
-    zeroed = header[:_CHECKSUM_AT] + _ZERO4 + header[_CHECKSUM_AT + 4 :]
+    gap = position + _CHECKSUM_AT
+    zeroed = data[position:gap] + _ZERO4 + data[gap + 4 : position + HEADER_BYTES]
     if checksum != xxh3_64_intdigest(zeroed, seed) & 0xFFFFFFFF:
         raise CorruptionError("frame header checksum does not match")
     # The checksum keeps its place in all versions, so a newer frame is known from a broken one.
-    if version != VERSION:
+    if version > VERSION:
         raise UnsupportedVersionError(
             f"frame of format version {version}; this release reads up to {VERSION}: upgrade it"
         )
+    if version != VERSION:
+        raise CorruptionError(f"frame of format version {version}, which never was")
     decoded = FrameHeader._make((*fields, unsynced))
     if decoded.type not in _TYPES:
         raise CorruptionError(f"frame type {decoded.type} is not known")

@@ -48,8 +48,11 @@ def shard_path(root: str, shard: int) -> str:
 
 def parse_shard(name: str) -> int | None:
     """The number in `shard-NN`, or None for any other name."""
-    head, _, digits = name.partition("-")
-    return int(digits) if head == "shard" and digits.isascii() and digits.isdigit() else None
+    digits = name.removeprefix("shard-")
+    if not (digits.isascii() and digits.isdigit()):
+        return None
+    number = int(digits)
+    return number if name == f"shard-{number:02d}" else None  # one name per shard, ours
 
 
 def log_file_path(directory: str, first_lsn: int) -> str:

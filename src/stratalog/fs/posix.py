@@ -101,8 +101,8 @@ class PosixLock:
                 "Close that store first, or open this one with read_only=True to read beside it."
             ) from error
         try:
-            os.ftruncate(self._fd, 0)
-            os.pwrite(self._fd, holder.encode(), 0)
+            # Padded over what the one before left: cheaper than cutting the file first.
+            os.pwrite(self._fd, holder.encode().ljust(256) + b"\n", 0)
         except BaseException:
             self.close()
             raise

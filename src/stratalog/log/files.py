@@ -321,6 +321,7 @@ class LogReader:
         self._lock = threading.Lock()
         self._numbers: dict[str, int] = {}
         self._paths: list[str] = []
+        self._seeds: list[int] = []
         self._open: OrderedDict[int, File] = OrderedDict()
 
     def number(self, directory: str, first_lsn: int) -> int:
@@ -331,6 +332,7 @@ class LogReader:
             with self._lock:
                 number = self._numbers.setdefault(path, len(self._paths))
                 if number == len(self._paths):
+                    self._seeds.append(first_lsn)
                     self._paths.append(path)
         return number
 
@@ -339,10 +341,8 @@ class LogReader:
         return self._paths[number]
 
     def seed(self, number: int) -> int:
-        """The seed of its header checksums: the first lsn, which is its name."""
-        lsn = parse_log_file(self._paths[number].rpartition("/")[2])
-        assert lsn is not None
-        return lsn
+        """The seed of its header checksums: its first lsn."""
+        return self._seeds[number]
 
     def pread(self, number: int, length: int, position: int) -> bytes:
         """Bytes of a file. A file dropped here while another thread reads it closes after that."""

@@ -30,6 +30,8 @@ class Replay:
         self.scanners: dict[int, ShardScanner] = {}
         self.topics: dict[int, TopicLog] = {}
         self.frames = 0
+        self._file = ("", -1)
+        self._file_number = -1
 
     def advance(self) -> None:
         """Take in every frame that was not seen yet."""
@@ -76,7 +78,7 @@ class Replay:
                 self._unordered.add(topic)  # its frames are in several shards
             topic.replayed = header.base_offset + header.count
             topic.index.add(
-                header.base_offset, header.count, self.reader.number(directory, first_lsn),
+                header.base_offset, header.count, self._number(directory, first_lsn),
                 position, HEADER_BYTES + header.body_length, header.max_timestamp,
             )  # fmt: skip
             self._touched.add(topic)
@@ -89,6 +91,13 @@ class Replay:
         else:
             path = log_file_path(directory, first_lsn)
             raise CorruptionError(f"{path} at position {position}: unexpected frame {header.type}")
+
+    def _number(self, directory: str, first_lsn: int) -> int:
+        """The file's number; asked for every frame, and nearly always the one before."""
+        if self._file != (directory, first_lsn):
+            self._file = (directory, first_lsn)
+            self._file_number = self.reader.number(directory, first_lsn)
+        return self._file_number
 
     def _finish(self, topic: TopicLog) -> None:
         """Put the frames of a topic in order, and let readers see them."""
