@@ -214,6 +214,11 @@ class Topic:
         batches = [ArrowColumns(batch) for batch in split(data, frame_bytes)]
         if not batches:
             raise OptionError("append_arrow needs at least one record")
+        if (largest := max(batch.largest() for batch in batches)) > log.record_bytes_max:
+            raise TooLargeError(
+                f"a record of {largest} bytes is too large for topic {log.name!r}: "
+                f"record_bytes_max is {log.record_bytes_max}; nothing was appended"
+            )
         times = [batch.timestamps() for batch in batches]
         is_timed = any(time is not None for time in times)
 

@@ -8,9 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 import stratalog
 from stratalog.model import Record
@@ -38,7 +37,7 @@ def run_and_kill(path: Path, seed: int, seconds: float) -> dict[str, int]:
 
 
 def test_a_killed_process_loses_nothing_it_was_told_is_durable(
-    tmp_path: Path, record_property: pytest.RecordProperty
+    tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """Every acknowledged fsync record is there after SIGKILL, and nothing else than was sent."""
     seed = random.randrange(1 << 30)

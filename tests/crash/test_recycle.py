@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 
 from stratalog.format.frame import FrameHeader, FrameType
-from stratalog.log.files import LogFiles, LogReader
+from stratalog.log.files import LogFiles
 from stratalog.log.group import Entry
+from stratalog.log.reader import LogReader
 from stratalog.log.scan import ShardScanner
 from stratalog.options import StoreOptions
 from stratalog.testing import Crashed, FakeDisk, MonitorFs

@@ -7,12 +7,13 @@ damage seeds for each, and also crashes the recovery itself after every one of i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from stratalog.store import Store
 from stratalog.testing import Crashed, FakeDisk, ManualClock, MonitorFs
+from stratalog.testing.inode import Damage
 from tests.crash.model import Session, Workload, check_recovered, kill, open_store
 from tests.crash.workloads import CATALOGUE
 
@@ -23,7 +24,7 @@ POINTS = 24
 SEEDS = range(12) if EXHAUSTIVE else range(3)
 
 
-def damages() -> Iterator[tuple[int, str]]:
+def damages() -> Iterator[tuple[int, Damage]]:
     """Seed and kind of every damage that is tried at a crash point."""
     yield 0, "keep"
     yield 0, "drop"
@@ -90,7 +91,7 @@ def recover(session: Session, disk: FakeDisk) -> None:
 
 @pytest.mark.parametrize("workload", CATALOGUE, ids=lambda workload: workload.__name__)
 def test_every_crash_is_recovered(
-    workload: Workload, record_property: pytest.RecordProperty
+    workload: Workload, record_property: Callable[[str, object], None]
 ) -> None:
     """Acknowledged records are there, offsets dense, nothing invented, recovery repeatable."""
     whole = run(workload, None)
@@ -115,7 +116,7 @@ def test_every_crash_is_recovered(
 
 @pytest.mark.parametrize("workload", CATALOGUE, ids=lambda workload: workload.__name__)
 def test_a_crash_during_recovery_is_recovered(
-    workload: Workload, record_property: pytest.RecordProperty
+    workload: Workload, record_property: Callable[[str, object], None]
 ) -> None:
     """Recovery may itself be cut short after any of its operations."""
     operations = run(workload, None).disk.operations

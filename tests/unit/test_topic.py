@@ -393,6 +393,7 @@ def test_compression_is_kept_only_when_it_pays(open_store: OpenStore) -> None:
         (lambda t: t.append_arrow([1]), WrongTypeError, "RecordBatch or Table"),
         (lambda t: t.append_arrow(pa.table({"valu": [b""]})), OptionError, "did you mean 'value'"),
         (lambda t: t.append_arrow(pa.table({"value": pa.nulls(0)})), OptionError, "at least one"),
+        (lambda t: t.append_arrow(pa.table({"value": [bytes(2 << 20)]})), TooLargeError, "nothing"),
         (lambda t: t.read("a"), WrongTypeError, "start='a'"),
         (lambda t: t.read(0, limit=-1), OptionError, "limit=-1"),
         (lambda t: t.watch(timeout=-1), OptionError, "timeout=-1"),

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from stratalog.errors import CorruptionError, OptionError, TooLargeError, WrongTypeError
 from stratalog.format.batch import Batch, Binary
@@ -141,6 +142,14 @@ class ArrowColumns:
     def expires_at(self) -> npt.NDArray[np.int64] | None:
         """Nanoseconds, 0 where none was given; None without such a column."""
         return self._int64s("expires_at")
+
+    def largest(self) -> int:
+        """Bytes of the largest record, headers not counted."""
+        total = np.zeros(self.count, np.int64)
+        for name in ("key", "value", "tag", "node"):
+            if (column := self._columns.get(name)) is not None:
+                total += pc.binary_length(column).fill_null(0).to_numpy()
+        return int(total.max())
 
     def encode(
         self,

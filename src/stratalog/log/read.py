@@ -1,8 +1,7 @@
 """From offsets to verified batches: the way out of the log.
 
 Every frame is verified when it is read, header and body. Neighbouring frames are read at once,
-about a megabyte at a time, and parsed in place. Log files are read by `pread`, never mapped: they
-are recycled, and a mapped page would change under the reader's hands.
+about a megabyte at a time, and parsed in place.
 """
 
 from __future__ import annotations

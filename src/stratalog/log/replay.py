@@ -13,7 +13,7 @@ from stratalog.format.control import decode_reserve, decode_topic
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
 from stratalog.format.names import log_file_path, log_path, parse_shard, shard_path
 from stratalog.fs import FileSystem
-from stratalog.log.files import LogReader
+from stratalog.log.reader import LogReader
 from stratalog.log.scan import Damage, ShardScanner
 from stratalog.log.topic import TopicLog
 

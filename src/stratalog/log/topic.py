@@ -16,12 +16,13 @@ from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from stratalog.errors import UnsupportedVersionError, UsageError
 from stratalog.format.codec import CODECS
 from stratalog.format.control import TopicBody, encode_reserve
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
-from stratalog.log.files import LogReader
 from stratalog.log.group import AppendFuture, Entry, Group, Pending
 from stratalog.log.index import MEMORY, FrameIndex
+from stratalog.log.reader import LogReader
 from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.model import Durability
 from stratalog.options import StoreOptions, TopicOptions
@@ -103,7 +104,13 @@ class TopicLog:
         self.name = body.name
         self.kind = body.kind
         self.created_at = body.created_at
-        self.options = TopicOptions.build(body.options)
+        try:
+            self.options = TopicOptions.build(body.options)
+        except UsageError as error:
+            raise UnsupportedVersionError(
+                f"topic {body.name!r} has options that this release does not know ({error}): "
+                "upgrade stratalog to open this store"
+            ) from error
         self.is_ephemeral = self.options.durability == Durability.EPHEMERAL
         self.codec = CODECS[self.options.compression]
 

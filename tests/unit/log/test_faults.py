@@ -11,6 +11,7 @@ from tests.crash.model import kill, open_store
 from stratalog.errors import DiskFullError, PoisonedError, SyncFailedError
 from stratalog.store import Store
 from stratalog.testing import FakeDisk, Fault, FaultFs, ManualClock, MonitorFs
+from stratalog.testing.inode import Damage
 from stratalog.topic import Topic
 
 
@@ -25,10 +26,10 @@ class Disk:
     def open(self, **options: object) -> Store:
         return open_store(MonitorFs(self.faults), self.clock, **{"shards": 1, **options})
 
-    def reopen(self, store: Store, damage: str = "keep", **options: object) -> Store:
+    def reopen(self, store: Store, damage: Damage = "keep", **options: object) -> Store:
         """As after a crash of the machine."""
         kill(store)
-        self.disk = self.disk.crash(1, damage=damage)  # type: ignore[arg-type]
+        self.disk = self.disk.crash(1, damage=damage)
         self.faults = FaultFs(self.disk)
         return self.open(**options)
 

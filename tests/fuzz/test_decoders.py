@@ -1,0 +1,534 @@
+"""Decoders against bytes that no writer of ours made.
+
+Every input ends in a typed `FormatError`, or in values that agree with each other whichever way
+they are taken: never in another exception, a hang, or memory out of proportion. Random damage dies
+at a checksum, so most inputs here are forged: changed first, then given the right checksums.
+
+`STRATALOG_FUZZ=N` tries N inputs (1,000 at least) instead of 20,000, and `STRATALOG_FUZZ_SEED`
+starts elsewhere. An input is made from the seed and its own number alone, so a failure names both.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable
+from itertools import pairwise
+from random import Random
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from stratalog.errors import CorruptionError, FormatError
+from stratalog.format.arrow import TYPES, schema, to_arrow
+from stratalog.format.batch import Batch
+from stratalog.format.codec import CODECS, PREFIX, compress, decompress
+from stratalog.format.columns import Columns, encode_columns
+from stratalog.format.control import TopicBody, decode_reserve, decode_topic, encode_topic
+from stratalog.format.frame import (
+    BODY_BYTES_MAX,
+    CODEC_MASK,
+    HEADER,
+    HEADER_BYTES,
+    MAGIC,
+    FrameHeader,
+    FrameType,
+    body_checksum,
+    check_body,
+    decode_header,
+    encode_header,
+)
+from stratalog.format.store import StoreFile, decode_store, encode_store
+from stratalog.model import Record
+
+INPUTS = max(1000, int(os.environ.get("STRATALOG_FUZZ", "20000")))
+SEED = int(os.environ.get("STRATALOG_FUZZ_SEED", "1"))
+HANG_SECONDS = 60
+
+NOW = 1_700_000_000_000_000_000
+ALL = schema(list(TYPES))
+NUMBERS = [
+    0, 1, 2, 3, 7, 8, 9, 255, 256, 65535, 1 << 20, 1 << 30, (1 << 30) + 8, (1 << 31) - 1, 1 << 31,
+    (1 << 32) - 1, 1 << 32, (1 << 62), (1 << 63) - (1 << 32), (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
+]  # fmt: skip
+
+Outcome = str
+Check = Callable[[Random], Outcome]
+
+
+# --- making inputs ---------------------------------------------------------------------------
+
+
+def _blob(rng: Random) -> bytes:
+    return rng.randbytes(rng.choice((0, 1, 3, 8, 20)))
+
+
+def _text(rng: Random) -> bytes:
+    return rng.choice((b"", b"a", b"tag-7", "ü✓".encode(), b"long text " * 3))
+
+
+def _columns(rng: Random) -> Columns:
+    """Valid columns: few records, any of the optional columns."""
+    count = rng.choice((1, 1, 2, 3, 8, 9, 20, 40))
+    each = range(count)
+
+    def maybe(make: Callable[[], Any]) -> Any:
+        return [make() for _ in each] if rng.random() < 0.4 else None
+
+    values: list[bytes | None] = [_blob(rng) for _ in each]
+    if rng.random() < 0.3:
+        values[rng.randrange(count)] = None
+    if rng.random() < 0.3:
+        values = [b"the same text again and again"] * count
+    return Columns(
+        values,
+        keys=maybe(lambda: rng.choice((None, _blob(rng)))),
+        headers=maybe(lambda: [(_text(rng), _blob(rng)) for _ in range(rng.randrange(3))]),
+        tags=maybe(lambda: rng.choice((None, _text(rng)))),
+        nodes=maybe(lambda: rng.choice((None, _text(rng)))),
+        timestamps=sorted(maybe(lambda: NOW + rng.randrange(1000)) or []) or None,
+        priorities=maybe(lambda: rng.randrange(256)),
+        expires_at=maybe(lambda: rng.choice((0, NOW))),
+        not_before=maybe(lambda: rng.choice((0, NOW))),
+        operations=maybe(lambda: rng.randrange(2)),
+    )
+
+
+def _frame(rng: Random) -> tuple[dict[str, int], bytes]:
+    """A valid frame: the fields of its header, and its body."""
+    columns = _columns(rng)
+    flags, body = encode_columns(columns)
+    times = columns.timestamps or [NOW]
+    fields = {
+        "type": FrameType.RECORDS,
+        "flags": flags,
+        "body_length": len(body),
+        "count": len(columns.values),
+        "topic_id": rng.randrange(1 << 64),
+        "base_offset": rng.choice((0, 5, 1 << 40)),
+        "base_timestamp": times[0],
+        "max_timestamp": times[-1],
+        "body_checksum": body_checksum(body),
+        "unsynced": rng.randrange(3),
+    }
+    return fields, body
+
+
+def _seal(fields: dict[str, int], body: bytes, seed: int) -> bytes:
+    """Header and body with everything right that is computed from the rest."""
+    fields = fields | {"body_length": len(body), "body_checksum": body_checksum(body)}
+    return encode_header(**fields, seed=seed) + body
+
+
+def _number(rng: Random) -> int:
+    return rng.choice(NUMBERS) if rng.random() < 0.8 else rng.randrange(64)
+
+
+def _mutate(rng: Random, data: bytes, word: int = 8) -> bytes:
+    """Data with one thing changed; lengths stay multiples of `word`."""
+    body = bytearray(data)
+    words = len(body) // word
+    at = word * rng.randrange(words + 1)
+    kind = rng.randrange(8)
+    if kind == 0 and len(body) >= 4:
+        struct.pack_into("<I", body, 4 * rng.randrange(len(body) // 4), _number(rng) & 0xFFFFFFFF)
+    elif kind == 1 and len(body) >= 8:
+        struct.pack_into("<Q", body, 8 * rng.randrange(len(body) // 8), _number(rng))
+    elif kind == 2 and body:
+        body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+    elif kind == 3:
+        del body[at : at + word * rng.choice((1, 1, 2, 5))]
+    elif kind == 4:
+        body[at:at] = rng.choice((bytes(word), rng.randbytes(word), bytes(4 * word)))
+    elif kind == 5:
+        body[at:at] = body[max(0, at - 2 * word) : at]
+    elif kind == 6 and body:
+        place = rng.randrange(len(body))
+        body[place : place + 1] = rng.choice((b"\xff", b"\0", b"\x80", b"\x7f"))
+    elif body:  # a nudge: off by one is where parsers fail
+        place = rng.randrange(len(body))
+        body[place] = (body[place] + rng.choice((-1, 1))) & 255
+    return bytes(body)
+
+
+def _forge_fields(rng: Random, fields: dict[str, int]) -> dict[str, int]:
+    kind = rng.randrange(7)
+    if kind <= 1:
+        return fields | {"flags": fields["flags"] ^ 1 << rng.randrange(3, 14)}
+    if kind == 2:
+        near = fields["count"] + rng.choice((-1, 1))
+        return fields | {"count": rng.choice((near, _number(rng))) & 0xFFFFFFFF}
+    if kind == 3:
+        return fields | {"base_offset": _number(rng)}
+    if kind == 4:
+        name = rng.choice(("base_timestamp", "max_timestamp"))
+        return fields | {name: _number(rng) - (1 << 63)}
+    if kind == 5:
+        time = _number(rng) - (1 << 63)
+        moved = time + fields["max_timestamp"] - fields["base_timestamp"]
+        return fields | {"base_timestamp": time, "max_timestamp": min(moved, (1 << 63) - 1)}
+    return fields | {"type": rng.choice(list(FrameType))}
+
+
+def _forge_compressed(rng: Random, body: bytes) -> tuple[int, bytes]:
+    """Codec and stored body: compressed for real, or wrong in one of many ways."""
+    codec = rng.randrange(1, 8) if rng.random() < 0.1 else rng.randrange(1, 4)
+    stored = compress(body, min(codec, 3)) or body
+    if rng.random() < 0.5 and len(stored) >= PREFIX.size:
+        raw_length, stored_length = PREFIX.unpack_from(stored)
+        raw_length = rng.choice((raw_length, raw_length + rng.choice((-8, 8)), _number(rng)))
+        if rng.random() < 0.3:
+            stored_length = rng.choice((stored_length + rng.choice((-1, 1)), _number(rng)))
+        prefix = PREFIX.pack(raw_length & 0xFFFFFFFF, stored_length & 0xFFFFFFFF)
+        stored = prefix + stored[PREFIX.size :]
+    if rng.random() < 0.4:
+        stored = _mutate(rng, stored)
+    return codec, stored
+
+
+# --- judging outcomes ------------------------------------------------------------------------
+
+
+def _or_none(make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except CorruptionError:
+        return None
+
+
+def _examine(rng: Random, header: FrameHeader, data: bytes, start: int) -> Outcome:
+    """Take a frame's records in every way there is, and compare."""
+    check_body(header, data, start)
+    batch = Batch.parse(header, data, start)
+    values = batch.values()
+    records: list[Record] | None = _or_none(batch.records)
+    arrow = _or_none(lambda: to_arrow(batch, ALL, 0, batch.count))
+    to_arrow(batch, schema(["offset", "timestamp", "key", "value"]), 0, batch.count).validate(
+        full=True
+    )
+    assert len(values) == header.count
+    assert (records is None) == (arrow is None), "Arrow and Python differ about what is text"
+    if records is None or arrow is None:
+        return "not text"
+    assert [record.value for record in records] == values
+    _check_order(header, records)
+    arrow.validate(full=True)
+    _check_same(records, arrow)
+    first = rng.randrange(batch.count)
+    end = rng.randrange(first, batch.count) + 1
+    assert batch.records(first, end) == records[first:end]
+    _check_same(records[first:end], to_arrow(batch, ALL, first, end))
+    _check_again(records)
+    return "good"
+
+
+def _check_order(header: FrameHeader, records: list[Record]) -> None:
+    offsets = [record.offset for record in records]
+    times = [record.timestamp for record in records]
+    assert offsets[0] == header.base_offset
+    assert all(a < b for a, b in pairwise(offsets))
+    assert offsets[-1] < 1 << 63
+    assert (times[0], times[-1]) == (header.base_timestamp, header.max_timestamp)
+    assert times == sorted(times)
+
+
+def _check_same(records: list[Record], arrow: pa.RecordBatch) -> None:
+    for name in TYPES:
+        column = arrow.column(name)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.int64())
+        items = column.to_pylist()
+        if name == "headers":
+            items = [{pair["key"]: pair["value"] for pair in pairs or []} for pairs in items]
+        elif name in ("priority", "expires_at", "not_before", "operation"):
+            items = [item or 0 for item in items]
+        assert items == [getattr(record, name) for record in records], name
+
+
+def _check_again(records: list[Record]) -> None:
+    """What was read can be written, and reads the same."""
+    flags, body = encode_columns(
+        Columns(
+            [r.value for r in records],
+            keys=[r.key for r in records],
+            headers=[[(k.encode(), v) for k, v in r.headers.items()] for r in records],
+            tags=[None if r.tag is None else r.tag.encode() for r in records],
+            nodes=[None if r.node is None else r.node.encode() for r in records],
+            priorities=[r.priority for r in records],
+            expires_at=[r.expires_at for r in records],
+            not_before=[r.not_before for r in records],
+            operations=[r.operation for r in records],
+        )
+    )
+    header = FrameHeader(FrameType.RECORDS, flags, len(body), len(records), 1, 0, 0, 0, 0, 0)
+    again = Batch.parse(header, body).records()
+    for name in set(TYPES) - {"offset", "timestamp"}:
+        assert [getattr(r, name) for r in again] == [getattr(r, name) for r in records]
+
+
+def _alarm(signum: int, frame: object) -> None:
+    raise TimeoutError(f"no outcome after {HANG_SECONDS} seconds")
+
+
+class Fuzz:
+    """Runs a check on its share of the inputs, and counts what came out."""
+
+    def __init__(self, record: Callable[[str, object], None], capsys: Any, name: str) -> None:
+        self._record = record
+        self._capsys = capsys
+        self._name = name
+
+    def run(self, share: float, check: Check) -> Counter[Outcome]:
+        """Outcomes; raises what a decoder should not have raised, with the input's number."""
+        outcomes: Counter[Outcome] = Counter()
+        before = signal.signal(signal.SIGALRM, _alarm)
+        try:
+            for number in range(round(INPUTS * share)):
+                signal.setitimer(signal.ITIMER_REAL, HANG_SECONDS)
+                try:
+                    outcomes[check(Random(f"{SEED} {self._name} {number}"))] += 1
+                except FormatError as error:
+                    outcomes[type(error).__name__] += 1
+                except BaseException as error:
+                    error.add_note(f"{self._name}, seed {SEED}, input {number}")
+                    raise
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        self._record("inputs", outcomes.total())
+        self._record("seed", SEED)
+        with self._capsys.disabled():
+            print(f"\n{self._name}: {outcomes.total()} inputs, seed {SEED}, {dict(outcomes)}")
+        return outcomes
+
+
+@pytest.fixture
+def fuzz(
+    record_property: Callable[[str, object], None],
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> Fuzz:
+    """The runner, named as the test."""
+    return Fuzz(record_property, capsys, request.node.name)
+
+
+# --- the tests -------------------------------------------------------------------------------
+
+
+def test_random_bytes_decode_to_nothing(fuzz: Fuzz) -> None:
+    """With and without a magic in front, through every decoder."""
+
+    def check(rng: Random) -> Outcome:
+        data = rng.randbytes(rng.choice((0, 1, 7, 8, 16, 48, 64, 100, 500)))
+        kind = rng.randrange(5)
+        if kind == 0:
+            decode_header(rng.choice((b"", MAGIC, MAGIC + b"\1\1")) + data, seed=rng.randrange(9))
+        elif kind == 1:
+            decode_store(rng.choice((b"", b"STRALOG\0", b"STRALOG\0\1\0\0\0\0\0\0\0")) + data)
+        elif kind == 2:
+            decode_topic(PREFIX.pack(len(data), 0) + data if rng.random() < 0.7 else data)
+        elif kind == 3:
+            raw_length = rng.choice((8, 64, 1 << 20, 1 << 30, 1 << 31))
+            decompress(PREFIX.pack(raw_length, len(data)) + data, rng.randrange(1, 8))
+        else:
+            assert len(data) == 8 or decode_reserve(data) is None
+            raise CorruptionError("a reservation is any 8 bytes")
+        raise AssertionError(f"decoded {data!r}")
+
+    assert fuzz.run(0.1, check)["CorruptionError"]
+
+
+def test_a_damaged_frame_is_always_noticed(fuzz: Fuzz) -> None:
+    """Flipped bits and lost bytes, anywhere in header and body, with no checksum put right."""
+
+    def check(rng: Random) -> Outcome:
+        fields, body = _frame(rng)
+        seed = rng.randrange(1 << 40)
+        frame = _seal(fields, body, seed)
+        damaged = bytearray(frame)
+        if rng.random() < 0.7:
+            for _ in range(rng.choice((1, 1, 2, 8, 64))):
+                damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        elif rng.random() < 0.7:
+            del damaged[rng.randrange(len(damaged)) :]
+        else:  # a torn write: a sector that never came
+            at = rng.randrange(len(damaged))
+            damaged[at : at + 512] = bytes(len(damaged[at : at + 512]))
+        if damaged == frame:
+            return "unchanged"
+        header = decode_header(bytes(damaged), seed=seed)
+        check_body(header, bytes(damaged), HEADER_BYTES)
+        raise AssertionError(f"accepted {damaged!r}, which was {frame!r}")
+
+    outcomes = fuzz.run(0.2, check)
+    assert outcomes["CorruptionError"] > 10 * outcomes["unchanged"]
+
+
+def test_a_forged_header_decodes_to_what_it_says_or_not_at_all(fuzz: Fuzz) -> None:
+    """Any numbers in any field, under a right checksum."""
+
+    def check(rng: Random) -> Outcome:
+        fields, _ = _frame(rng)
+        numbers = list(fields.values())
+        names = list(fields)
+        values: list[Any] = [MAGIC, 1, *numbers[:-1], 0, numbers[-1]]
+        sizes = [8, 8, 16, 32, 32, 64, 64, 63, 63, 64, 32, 32]
+        for _ in range(rng.choice((0, 1, 1, 2, 3))):
+            at = rng.randrange(12)
+            values[at + 1] = 0 if at == 10 else _number(rng) & (1 << sizes[at]) - 1
+        zeroed = HEADER.pack(*values)
+        checksum = xxh3_64_intdigest(zeroed, 7) & 0xFFFFFFFF
+        header = decode_header(zeroed[:56] + struct.pack("<I", checksum) + zeroed[60:], seed=7)
+        assert list(header) == [*values[2:-2], values[-1]]
+        assert list(header._fields) == names
+        assert 1 <= header.type <= max(FrameType)
+        assert header.flags < 1 << 14
+        assert header.body_length <= BODY_BYTES_MAX
+        assert header.body_length % 8 == 0
+        return "good"
+
+    outcomes = fuzz.run(0.1, check)
+    assert min(outcomes["good"], outcomes["CorruptionError"]) > outcomes.total() / 20
+    assert outcomes["UnsupportedVersionError"]
+
+
+def _forged_batch(rng: Random) -> Outcome:
+    fields, body = _frame(rng)
+    for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
+        body = _mutate(rng, body)
+    if rng.random() < 0.4:
+        fields = _forge_fields(rng, fields)
+    if rng.random() < 0.2:
+        codec, body = _forge_compressed(rng, body)
+        fields = fields | {"flags": fields["flags"] & ~CODEC_MASK | codec}
+    frame = _seal(fields, body, 9)
+    start = rng.choice((0, 8, 72))
+    data = bytes(start) + frame + b"STRA" * rng.randrange(3)
+    header = decode_header(data, start, seed=9)
+    return _examine(rng, header, data, start + HEADER_BYTES)
+
+
+def test_a_forged_batch_is_consistent_or_refused(fuzz: Fuzz) -> None:
+    """Sections moved, cut, stretched and overwritten, flags and counts changed, codecs and all."""
+    outcomes = fuzz.run(0.42, _forged_batch)
+    assert min(outcomes["good"], outcomes["CorruptionError"]) > outcomes.total() / 20
+    assert outcomes["not text"] > outcomes.total() / 1000
+
+
+def _forged_compression(rng: Random) -> Outcome:
+    body = b"".join(rng.choice((b"abcdefgh", bytes(8), rng.randbytes(8))) for _ in range(99))
+    codec, stored = _forge_compressed(rng, body)
+    plain = decompress(stored, codec)
+    raw_length, stored_length = PREFIX.unpack_from(stored)
+    assert len(plain) == raw_length
+    assert raw_length <= stored_length << 15
+    if stored[PREFIX.size :] == (compress(body, codec) or b"")[PREFIX.size :]:
+        assert plain == body
+    return "good"
+
+
+def test_a_forged_compressed_body_is_as_long_as_it_says_or_refused(fuzz: Fuzz) -> None:
+    """Lengths that lie, data that ends early or late, and codecs there are not."""
+    outcomes = fuzz.run(0.05, _forged_compression)
+    assert min(outcomes["good"], outcomes["CorruptionError"]) > outcomes.total() / 20
+
+
+def _anything(rng: Random, depth: int = 0) -> Any:
+    kind = rng.randrange(9 if depth < 4 else 6)
+    if kind < 6:
+        return rng.choice((None, True, _number(rng), 1.5, "text", b"bytes"))
+    if kind < 8:
+        return {rng.choice("abc"): _anything(rng, depth + 1) for _ in range(rng.randrange(4))}
+    return [_anything(rng, depth + 1) for _ in range(rng.randrange(4))]
+
+
+def test_a_forged_topic_is_a_topic_or_refused(fuzz: Fuzz) -> None:
+    """MessagePack with wrong types, wrong lengths, deep nesting and broken bytes."""
+
+    def check(rng: Random) -> Outcome:
+        fields: dict[str, Any] = {"name": "orders", "kind": "topic", "created_at": NOW}
+        fields["options"] = {"ttl": 1.5, "compression": "zstd"}
+        if rng.random() < 0.5:
+            fields[rng.choice([*fields, "more"])] = _anything(rng)
+        data = msgspec.msgpack.encode(fields)
+        for _ in range(rng.choice((0, 1, 1, 2, 4))):
+            data = _mutate(rng, data, word=1)
+        if rng.random() < 0.1:
+            at = rng.randrange(len(data) + 1)
+            data = data[:at] + rng.choice((b"\x91", b"\x81\xa1a", b"\xdd\xff\xff\xff\xff")) * 3000
+        length = len(data) if rng.random() < 0.9 else _number(rng) & 0xFFFFFFFF
+        topic = decode_topic(PREFIX.pack(length, 0) + data + bytes(-len(data) % 8))
+        assert isinstance(topic, TopicBody)
+        assert isinstance(topic.name, str)
+        assert isinstance(topic.created_at, int)
+        assert all(isinstance(name, str) for name in topic.options)
+        again = decode_topic(encode_topic(topic))
+        assert repr(again) == repr(topic)  # not ==: a nan is not itself
+        return "good"
+
+    outcomes = fuzz.run(0.05, check)
+    assert min(outcomes["good"], outcomes["CorruptionError"]) > outcomes.total() / 20
+
+
+def test_a_forged_store_file_decodes_to_what_it_says_or_not_at_all(fuzz: Fuzz) -> None:
+    """Any version, any length, under a right checksum."""
+
+    def check(rng: Random) -> Outcome:
+        store = StoreFile(rng.randbytes(16), _number(rng) - (1 << 63))
+        data = encode_store(store)[:40]
+        if rng.random() < 0.5:
+            data = _mutate(rng, data, word=1)
+        data += struct.pack("<Q", xxh3_64_intdigest(data[:40]))
+        if rng.random() < 0.2:
+            data += rng.randbytes(rng.randrange(9))
+        found = decode_store(data)
+        assert encode_store(found) == data
+        return "good"
+
+    outcomes = fuzz.run(0.03, check)
+    assert min(outcomes["good"], outcomes["CorruptionError"]) > outcomes.total() / 20
+
+
+def test_no_forged_input_takes_memory_out_of_proportion(fuzz: Fuzz) -> None:
+    """Peaks of Python, NumPy and Arrow stay within what the codecs' densest data may take."""
+    pool = pa.default_memory_pool()
+    list(map(_forged_batch_or_error, map(Random, range(20))))  # caches fill up outside the count
+
+    def check(rng: Random) -> Outcome:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        make = rng.choice((_forged_batch, _forged_compression))
+        try:
+            return make(rng)
+        finally:
+            peak = tracemalloc.get_traced_memory()[1] - before
+            assert peak < 1 << 26, f"{peak} bytes"
+
+    tracemalloc.start()
+    try:
+        fuzz.run(0.05, check)
+    finally:
+        tracemalloc.stop()
+    assert (pool.max_memory() or 0) < 1 << 28
+
+
+def _forged_batch_or_error(rng: Random) -> Outcome:
+    try:
+        return _forged_batch(rng)
+    except FormatError as error:
+        return type(error).__name__
+
+
+def test_every_codec_is_reached() -> None:
+    """The corpus has bodies that each codec takes, so that the parser behind it is reached."""
+    seen = set()
+    for number in range(300):
+        _, body = _frame(Random(number))
+        seen |= {codec for codec in CODECS.values() if compress(body, codec) is not None}
+    assert seen == {1, 2, 3}

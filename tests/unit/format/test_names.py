@@ -1,0 +1,97 @@
+"""Names on disk, and names of topics."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.errors import OptionError, TooLargeError, WrongTypeError
+from stratalog.format.names import (
+    check_topic_name,
+    free_file_path,
+    lock_path,
+    log_file_path,
+    log_path,
+    parse_log_file,
+    parse_shard,
+    shard_path,
+    store_path,
+    store_temp_path,
+)
+
+
+def _name(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def test_paths_are_what_the_format_says() -> None:
+    """They are on users' disks: they do not change."""
+    assert store_path("/s") == "/s/store"
+    assert store_temp_path("/s") == "/s/store.tmp"
+    assert lock_path("/s") == "/s/lock"
+    assert log_path("/s") == "/s/log"
+    assert shard_path("/s", 3) == "/s/log/shard-03"
+    assert log_file_path("/d", 4096) == "/d/00000000000000004096.log"
+    assert free_file_path("/d", 4096) == "/d/00000000000000004096.free"
+
+
+@pytest.mark.parametrize("shard", [0, 7, 10, 99, 100, 255])
+def test_a_shard_is_found_by_its_path(shard: int) -> None:
+    """What is written is parsed, with two digits and with three."""
+    assert parse_shard(_name(shard_path("/s", shard))) == shard
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["shard", "shard-", "shard-x", "shard--1", "shard-0", "shard-007", "shard-1 ", "Shard-01",
+     "shard-٣٣", "shard-²²", "x-01", "01", "shard-01.bak", "shard-01-02"],
+)  # fmt: skip
+def test_what_is_no_shard_is_left_alone(name: str) -> None:
+    """Other directories, and other spellings of the same number, are not ours."""
+    assert parse_shard(name) is None
+
+
+@pytest.mark.parametrize("lsn", [0, 4096, (1 << 63) - 1, (1 << 64) - 1])
+def test_a_log_file_is_found_by_its_path(lsn: int) -> None:
+    """Twenty digits hold any lsn, and sort as it does."""
+    assert parse_log_file(_name(log_file_path("/d", lsn))) == lsn
+    assert parse_log_file(_name(free_file_path("/d", lsn)), ".free") == lsn
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".log", "1.log", "00000000000000004096", "00000000000000004096.free",
+     "000000000000000004096.log", "0000000000000000409x.log", "00000000000000004096.log.log",
+     "-0000000000000004096.log", "٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٤٠٩٦.log", "00000000000000004096.logx"],
+)  # fmt: skip
+def test_what_is_no_log_file_is_left_alone(name: str) -> None:
+    """A backup or an editor's file beside the log is not replayed."""
+    assert parse_log_file(name) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["a", "orders", "../../etc/passwd", "a b", "größe", "注文", "🙂", "é" * 127, "x" * 255]
+)
+def test_any_printable_name_is_good(name: str) -> None:
+    """A name is never a path, so it may look like one."""
+    assert check_topic_name(name) == name
+
+
+@pytest.mark.parametrize("name", ["", "a\0b", "a\nb", "\t", "\x7f", "a\u202eb", "\ud800"])
+def test_a_name_that_cannot_be_printed_is_refused(name: str) -> None:
+    """Nothing invisible, nothing that turns a terminal around, nothing that is not UTF-8."""
+    with pytest.raises(OptionError, match=r"cannot be printed|is empty: give it"):
+        check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", ["x" * 256, "é" * 128, "🙂" * 64])
+def test_a_name_too_long_is_refused_with_the_limit(name: str) -> None:
+    """Bytes count, not characters."""
+    with pytest.raises(TooLargeError, match=r"256 bytes is too long: the limit is 255"):
+        check_topic_name(name)
+
+
+@pytest.mark.parametrize("name", [None, b"orders", 5, ["a"]])
+def test_a_name_that_is_not_text_is_refused(name: object) -> None:
+    """The message shows what came."""
+    with pytest.raises(WrongTypeError, match="a topic name is text"):
+        check_topic_name(name)

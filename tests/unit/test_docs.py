@@ -1,0 +1,67 @@
+"""The documents: their examples run, their links lead somewhere, no feature is forgotten."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
+
+EXAMPLES = [
+    (page, number, code)
+    for page in PAGES
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "code"), EXAMPLES, ids=[f"{p.name}-{n}" for p, n, _ in EXAMPLES]
+)
+def test_every_example_runs(tmp_path: Path, page: Path, number: int, code: str) -> None:
+    """In a directory of its own, with warnings as errors."""
+    command = [sys.executable, "-W", "error", "-c", code]
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_first_example_is_there() -> None:
+    """The README shows code before anything else, or the test above would test nothing."""
+    assert any(page.name == "README.md" for page, _, _ in EXAMPLES)
+
+
+def test_every_script_in_examples_runs(tmp_path: Path) -> None:
+    """As it is, from any directory."""
+    scripts = sorted((ROOT / "examples").glob("*.py"))
+    assert scripts
+    for script in scripts:
+        command = [sys.executable, "-W", "error", str(script)]
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """Links to files of the project."""
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_feature_is_answered_once() -> None:
+    """All ids of the founding documents are on the page, each once."""
+    text = (ROOT / "docs" / "features.md").read_text()
+    cells = re.findall(r"^\| ([FLTO]\d+(?:, [FLTO]\d+)*) \|", text, re.M)
+    found = [id for cell in cells for id in cell.split(", ")]
+    counts = {"F": 61, "L": 135, "T": 76, "O": 55}
+    expected = [f"{kind}{n}" for kind, count in counts.items() for n in range(1, count + 1)]
+    assert sorted(set(expected) - set(found)) == []
+    assert sorted(found) == sorted(expected)
