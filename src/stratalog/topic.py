@@ -140,6 +140,13 @@ class Topic:
 
         The future resolves to the offset once the class is satisfied, or raises what went wrong.
         """
+        log = self._log
+        if (
+            log.is_plain and type(value) is bytes and len(value) <= _PLAIN_BYTES_MAX
+            and key is None and headers is None and tag is None and node is None
+            and timestamp is None and ttl is None and durability is None
+        ):  # fmt: skip
+            return log.append(value, len(value), None, log.rank, True)  # type: ignore[return-value]
         return self._append(  # type: ignore[return-value]
             value, (key, headers, tag, node, timestamp, ttl), durability, nowait=True
         )
@@ -174,13 +181,16 @@ class Topic:
 
         After a crash either all of them are there or none.
         """
-        self._store.check_writable()
-        items: Any = records if isinstance(records, list | tuple) else list(records)
+        log = self._log
+        if not log.is_plain:
+            self._store.check_writable()
+        items: Any = records
+        if type(records) is not list:
+            if isinstance(records, bytes | bytearray | memoryview | str):
+                raise WrongTypeError("append_many takes a list of records; use append for one")
+            items = list(records)
         if not items:
             raise OptionError("append_many needs at least one record")
-        if isinstance(records, bytes | bytearray | memoryview | str):
-            raise WrongTypeError("append_many takes a list of records; use append for one")
-        log = self._log
         body = encode_values(items)
         if body is not None and len(body) <= min(log.record_bytes_max, log.batch_bytes_max):
             entry = records_entry(log, 0, body, len(items))

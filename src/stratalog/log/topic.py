@@ -195,9 +195,10 @@ class TopicLog:
         `remake(floor)`, which makes them again with no time below `floor`: it is called if the
         topic's time has moved on since.
         """
-        records = sum([entry.count for entry in entries])
-        if self.is_ephemeral and self.next_offset + records > self.reserved:
-            self._reserve(records)
+        if self.is_ephemeral:
+            records = sum(entry.count for entry in entries)
+            if self.next_offset + records > self.reserved:
+                self._reserve(records)
         shard = self.shard
         with shard.lock:
             shard.check()

@@ -1,0 +1,181 @@
+"""The catalogue: every workload, its contestants, its sizes.
+
+Sizes are records per round, chosen so that a round takes some 20 to 200 ms with each contestant:
+long against the clock and the scheduler, short enough for many rounds and for data that stays
+small. They are the same in quick and full runs, which differ in rounds and in what is scanned.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from benchmarks import limits, own, probes, queues, rivals
+from benchmarks.model import Contestant, Probe, Setup, Workload
+
+MIB = 1 << 20
+
+BATCH = 1000
+ARROW_BATCH = 10_000
+THREADS = 16
+IN_FLIGHT = 256
+# What Stratalog's class `disk` may gather before it writes: the rivals' equal chance.
+GATHERED = 1000
+
+OPEN_RECORDS = 1_000_000
+# Records vary at a fixed number of batches, then batches at a fixed number of records.
+OPEN_BY_RECORDS = [(100_000, 100), (400_000, 400)]
+OPEN_BY_BATCHES = [(1_000_000, 250), (1_000_000, 50)]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How long a run takes."""
+
+    rounds: int
+    scan_records: int
+    synced_scan_records: int
+    memory_records: int
+
+
+QUICK = Scale(5, 200_000, 2_000, 2_000_000)
+FULL = Scale(21, 1_000_000, 20_000, 10_000_000)
+
+
+def _own(name: str, setup: Setup) -> Contestant:
+    return Contestant(name, "stratalog", setup)
+
+
+def _rival(name: str, setup: Setup) -> Contestant:
+    return Contestant(name, "rival", setup)
+
+
+def _limit(name: str, setup: Setup) -> Contestant:
+    return Contestant(name, "limit", setup)
+
+
+def append_one() -> Workload:
+    """One record at a time, nobody waits for the disk.
+
+    `disk` gathers for up to 2 ms before it writes. Rivals that commit every record hand each to
+    the operating system at once, which is a little more; those marked "per 1000" gather too.
+    """
+    return Workload("append-one", "Append one record, not synced", "us", [
+        _limit("file.write, buffered", partial(limits.buffered_write, count=100_000)),
+        _limit("os.write", partial(limits.plain_write, count=50_000)),
+        _own("stratalog disk", partial(own.append_one, durability="disk", count=100_000)),
+        _own("stratalog memory", partial(own.append_one, durability="memory", count=100_000)),
+        _rival("lmdb, per 1000", partial(rivals.lmdb_gathered, per_commit=GATHERED, count=50_000)),
+        _rival("sqlite3 OFF, per 1000",
+               partial(rivals.sqlite_gathered, per_commit=GATHERED, count=50_000)),
+        _rival("lmdb", partial(rivals.lmdb_one, sync=False, count=20_000)),
+        _rival("rocksdict", partial(rivals.rocksdict_one, sync=False, count=20_000)),
+        _rival("sqlite3 OFF", partial(rivals.sqlite_one, synchronous="OFF", count=10_000)),
+        _rival("sqlite3 NORMAL", partial(rivals.sqlite_one, synchronous="NORMAL", count=10_000)),
+        _rival("litequeue", partial(queues.litequeue_one, count=3_000)),
+        _rival("diskcache", partial(queues.diskcache_one, count=1_000)),
+        _rival("persist-queue", partial(queues.persistqueue_one, count=1_000)),
+    ], fresh_bytes=32 * MIB)  # fmt: skip
+
+
+def append_many() -> Workload:
+    """Batches, nobody waits for the disk."""
+    count, less = 200_000, 50_000
+    return Workload("append-many", "Append batches of 1000, not synced", "ns", [
+        _limit("join", partial(limits.join, batch=BATCH, count=count)),
+        _limit("join + os.write", partial(limits.join_and_write, batch=BATCH, count=count)),
+        _own("stratalog", partial(own.append_many, durability="disk", batch=BATCH, count=count)),
+        _own("stratalog, 100 a batch",
+             partial(own.append_many, durability="disk", batch=100, count=100_000)),
+        _own("stratalog, Arrow 10 000",
+             partial(own.append_arrow, durability="disk", batch=ARROW_BATCH, count=200_000)),
+        _rival("lmdb putmulti", partial(rivals.lmdb_many, sync=False, batch=BATCH, count=less)),
+        _rival("rocksdict WriteBatch",
+               partial(rivals.rocksdict_many, sync=False, batch=BATCH, count=less)),
+        _rival("sqlite3 OFF executemany",
+               partial(rivals.sqlite_many, synchronous="OFF", batch=BATCH, count=less)),
+    ], fresh_bytes=64 * MIB)  # fmt: skip
+
+
+def append_sync() -> Workload:
+    """One record at a time, acknowledged when it is on the disk."""
+    threads = partial(own.append_threads, threads=THREADS, count=3_200)
+    return Workload("append-sync", "Append one record, synced", "us", [
+        _limit("pwrite + fdatasync", partial(limits.synced_write, is_growing=False, count=500)),
+        _limit("pwrite + fdatasync, growing",
+               partial(limits.synced_write, is_growing=True, count=100)),
+        _own("stratalog", partial(own.append_one, durability="fsync", count=500)),
+        _own("stratalog, 16 threads", threads),
+        _own("stratalog, 256 in flight",
+             partial(own.append_nowait, in_flight=IN_FLIGHT, count=25_600)),
+        _rival("lmdb", partial(rivals.lmdb_one, sync=True, count=100)),
+        _rival("rocksdict", partial(rivals.rocksdict_one, sync=True, count=100)),
+        _rival("sqlite3 FULL", partial(rivals.sqlite_one, synchronous="FULL", count=100)),
+        _rival("persist-queue", partial(queues.persistqueue_synced, count=100)),
+    ])  # fmt: skip
+
+
+def append_many_sync() -> Workload:
+    """Batches, each acknowledged when it is on the disk."""
+    count = 50_000
+    return Workload("append-many-sync", "Append batches of 1000, synced", "ns", [
+        _own("stratalog", partial(own.append_many, durability="fsync", batch=BATCH, count=count)),
+        _rival("lmdb putmulti", partial(rivals.lmdb_many, sync=True, batch=BATCH, count=count)),
+        _rival("rocksdict WriteBatch",
+               partial(rivals.rocksdict_many, sync=True, batch=BATCH, count=count)),
+        _rival("sqlite3 FULL executemany",
+               partial(rivals.sqlite_many, synchronous="FULL", batch=BATCH, count=count)),
+    ], fresh_bytes=32 * MIB)  # fmt: skip
+
+
+def read(scale: Scale) -> Workload:
+    """A scan of everything, from the page cache, every checksum verified."""
+    count = scale.scan_records
+    batched = partial(own.read, batch=BATCH, count=count)
+    single = partial(own.read, batch=1, count=scale.synced_scan_records)
+    return Workload("read", "Read everything", "M/s", [
+        _limit("pread + XXH3", partial(limits.read_and_hash, count=count)),
+        _limit("cut into bytes, in memory", partial(limits.cut_payloads, count=count)),
+        _own("stratalog read_arrow", partial(batched, scan=own.scan_arrow)),
+        _own("stratalog read_values", partial(batched, scan=own.scan_values)),
+        _own("stratalog read", partial(batched, scan=own.scan_records)),
+        _own("read_arrow of single appends", partial(single, scan=own.scan_arrow)),
+        _own("read_values of single appends", partial(single, scan=own.scan_values)),
+        _own("read of single appends", partial(single, scan=own.scan_records)),
+        _rival("lmdb", partial(rivals.lmdb_scan, count=200_000)),
+        _rival("rocksdict", partial(rivals.rocksdict_scan, count=200_000)),
+        _rival("sqlite3", partial(rivals.sqlite_scan, count=200_000)),
+        _rival("diskcache", partial(queues.diskcache_scan, count=5_000)),
+        _rival("litequeue pop", partial(queues.litequeue_scan, count=300)),
+        _rival("persist-queue", partial(queues.persistqueue_scan, count=1_000)),
+    ], fresh_bytes=scale.scan_records * 200)  # fmt: skip
+
+
+def open_name(count: int, batch: int) -> str:
+    """What an open of so many records in such batches is called."""
+    return f"{count // 1000} k records, {count // batch} batches"
+
+
+def reopen() -> Workload:
+    """Opening the log of a killed process; all but the first have been synced meanwhile."""
+    sizes = [*OPEN_BY_RECORDS, (OPEN_RECORDS, BATCH), *OPEN_BY_BATCHES]
+    return Workload("open", "Open the log of a killed process", "s", [
+        _own("1 M records, not yet synced",
+             partial(own.reopen, count=OPEN_RECORDS, batch=BATCH, is_settled=False)),
+        *[_own(open_name(count, batch), partial(own.reopen, count=count, batch=batch))
+          for count, batch in sizes],
+    ])  # fmt: skip
+
+
+def catalogue(scale: Scale) -> list[Workload | Probe]:
+    """Everything there is to run, in order: what waits for the disk while least is on it."""
+    return [
+        append_sync(),
+        append_many_sync(),
+        append_one(),
+        append_many(),
+        read(scale),
+        reopen(),
+        Probe("space", "Bytes on disk", probes.space),
+        Probe("memory", "Memory while appending", partial(probes.memory, scale.memory_records)),
+    ]

@@ -1,0 +1,122 @@
+"""One picture of a run: bars against rivals and limits, and two curves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.catalogue import BATCH, OPEN_BY_BATCHES, OPEN_BY_RECORDS, OPEN_RECORDS, open_name
+from benchmarks.model import Measurement, Results, rival
+from benchmarks.report import number
+
+_COLOURS = {"stratalog": "#0b6e99", "rival": "#b9bec4", "limit": "#e8c468"}
+_PANELS = [
+    ("append-one", "Append one record, not synced: us, less is better"),
+    ("append-sync", "Append one record, synced: us, less is better"),
+    ("append-many", "Append batches of 1000, not synced: ns a record, less is better"),
+    ("append-many-sync", "Append batches of 1000, synced: ns a record, less is better"),
+    ("read", "Read everything: M records/s, more is better"),
+]
+_WIDTH, _ROW_HEIGHT = 15.0, 0.3
+
+
+def draw(path: str, machine: dict[str, Any], results: Results) -> bool:
+    """Write the picture; False when nothing in this run can be drawn."""
+    panels = [(name, title) for name, title in _PANELS if results.of(name)]
+    curves = [_open_by_batches, _open_by_records] if results.of("open") else []
+    curves += [_memory_curve] if "memory" in results.facts else []
+    count = len(panels) + (1 if curves else 0)
+    if not count:
+        return False
+    rival("matplotlib").use("Agg")
+    pyplot = rival("matplotlib.pyplot")
+    rows = [range(first, min(first + 2, count)) for first in range(0, count, 2)]
+    lengths = [len(results.of(name)) for name, _ in panels] + ([8] if curves else [])
+    heights = [max(lengths[index] for index in row) + 2 for row in rows]
+    figure = pyplot.figure(figsize=(_WIDTH, sum(heights) * _ROW_HEIGHT + 1), layout="constrained")
+    parts = figure.subfigures(len(rows), 1, height_ratios=heights, squeeze=False)
+    for row, (part,) in zip(rows, parts, strict=True):
+        cells = part.subfigures(1, len(row), squeeze=False)[0]
+        for index, cell in zip(row, cells, strict=True):
+            if index < len(panels):
+                name, title = panels[index]
+                _bars(cell.subplots(), title, results.of(name))
+            else:
+                axes = cell.subplots(1, len(curves), squeeze=False)[0]
+                for axis, curve in zip(axes, curves, strict=True):
+                    curve(axis, results)
+    figure.suptitle(
+        f"Stratalog (blue), rivals (grey), what the machine can do (yellow): median, range of "
+        f"rounds\n{machine['processor']}, {machine['cores']} cores, {machine['python']}, "
+        f"{machine['kernel']}, {machine['file_system'].split()[0]}",
+        fontsize=11,
+    )
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+    return True
+
+
+def _bars(axis: Any, title: str, items: list[Measurement]) -> None:
+    items = sorted(items, key=lambda item: item.median, reverse=items[0].unit == "M/s")
+    medians = [item.median for item in items]
+    spans = [
+        [item.median - min(item.values()) for item in items],
+        [max(item.values()) - item.median for item in items],
+    ]
+    axis.barh(
+        range(len(items)), medians, xerr=spans, color=[_COLOURS[item.kind] for item in items],
+        error_kw={"elinewidth": 0.8, "ecolor": "#444444"},
+    )  # fmt: skip
+    for place, item in enumerate(items):
+        axis.annotate(
+            number(item.median), (max(item.values()), place), xytext=(4, 0),
+            textcoords="offset points", va="center", fontsize=8,
+        )  # fmt: skip
+    axis.set_yticks(range(len(items)), [item.contestant for item in items], fontsize=8)
+    axis.invert_yaxis()
+    axis.set_xscale("log")
+    axis.tick_params(axis="x", which="minor", labelbottom=False)
+    # Room on the right for the last label; a logarithmic axis begins anywhere but at zero.
+    axis.set_xlim(min(medians) / 3, max(max(item.values()) for item in items) * 3)
+    _finish(axis, title)
+
+
+def _open_by_batches(axis: Any, results: Results) -> None:
+    sizes = [(OPEN_RECORDS, BATCH), *OPEN_BY_BATCHES]
+    points = [(count / batch / 1000, size) for size in sizes for count, batch in [size]]
+    _open_curve(axis, results, points)
+    axis.set_xlabel("thousand batches of 1 M records together", fontsize=8)
+
+
+def _open_by_records(axis: Any, results: Results) -> None:
+    sizes = [*OPEN_BY_RECORDS, (OPEN_RECORDS, BATCH)]
+    _open_curve(axis, results, [(size[0] / 1e6, size) for size in sizes])
+    axis.set_xlabel("million records in 1000 batches", fontsize=8)
+
+
+def _open_curve(axis: Any, results: Results, points: list[tuple[float, tuple[int, int]]]) -> None:
+    found = [(x, results.find("open", open_name(*size))) for x, size in points]
+    heights = [(x, item.median * 1000) for x, item in found if item is not None]
+    axis.plot(*zip(*heights, strict=True), "o-", color=_COLOURS["stratalog"])
+    # The same height in both panels, so that they can be compared.
+    top = max(item.median for item in results.of("open")) * 1100
+    axis.set_xlim(left=0)
+    axis.set_ylim(0, top)
+    _finish(axis, "Open a killed log: ms")
+
+
+def _memory_curve(axis: Any, results: Results) -> None:
+    facts = results.facts["memory"]
+    axis.plot(
+        [count / 1e6 for count in facts["records"]],
+        [value / (1 << 20) for value in facts["resident_bytes"]],
+        "-", color="#0b6e99",
+    )  # fmt: skip
+    axis.set_xlabel("million records appended", fontsize=8)
+    axis.set_ylim(0, max(facts["resident_bytes"]) / (1 << 20) * 1.3)
+    _finish(axis, "Memory of the process: MiB")
+
+
+def _finish(axis: Any, title: str) -> None:
+    axis.set_title(title, fontsize=10, loc="left")
+    axis.tick_params(labelsize=8)
+    axis.spines[["top", "right"]].set_visible(False)

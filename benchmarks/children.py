@@ -1,0 +1,48 @@
+"""What has to run in a process of its own: writing until killed, and growing in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import stratalog
+from benchmarks.model import records
+
+
+def write_and_die(path: str, count: int, batch: int) -> None:
+    """Append batches, wait until they are written, and be killed: nothing is closed or synced."""
+    topic = stratalog.open(path, durability="disk").topic("log")
+    values = records(batch)
+    for _ in range(count // batch):
+        topic.append_many(values)
+    len(topic)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def grow(path: str, count: int, batch: int, steps: int) -> None:
+    """Append batches and print, as JSON, how much memory the process had after each step."""
+    values = records(batch)
+    with stratalog.open(path, durability="disk") as store:
+        topic = store.topic("log")
+        resident = {0: resident_bytes()}
+        for _ in range(steps):
+            for _ in range(count // steps // batch):
+                topic.append_many(values)
+            resident[len(topic)] = resident_bytes()
+    print(json.dumps(resident))
+
+
+def resident_bytes() -> int:
+    """Memory of this process that is really there."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    action, directory, *numbers = sys.argv[1:]
+    if action == "grow":
+        grow(directory, *map(int, numbers))
+    else:
+        write_and_die(directory, *map(int, numbers))

@@ -1,0 +1,184 @@
+"""Stratalog's own contestants.
+
+Appends are timed up to the moment when all of them can be read, so nothing is left in a buffer.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import count as counter
+
+import pyarrow as pa
+
+import stratalog
+from benchmarks.model import Trial, records
+
+_TOPIC = "log"
+
+
+@contextmanager
+def append_one(directory: str, *, durability: str, count: int) -> Iterator[Trial]:
+    """`append`, one record at a time, one thread."""
+    values = records(count)
+    with stratalog.open(directory, durability=durability) as store:
+        topic = store.topic(_TOPIC)
+        append = topic.append
+
+        def work() -> int:
+            for value in values:
+                append(value)
+            len(topic)  # waits until everything is written
+            return count
+
+        yield Trial(work)
+
+
+@contextmanager
+def append_threads(directory: str, *, threads: int, count: int) -> Iterator[Trial]:
+    """`append`, class fsync, from several threads: they share syncs."""
+    values = records(count // threads)
+    with (
+        stratalog.open(directory, durability="fsync") as store,
+        ThreadPoolExecutor(threads) as executor,
+    ):
+        append = store.topic(_TOPIC).append
+
+        def one_thread(_: int) -> int:
+            for value in values:
+                append(value)
+            return len(values)
+
+        yield Trial(lambda: sum(executor.map(one_thread, range(threads))))
+
+
+@contextmanager
+def append_nowait(directory: str, *, in_flight: int, count: int) -> Iterator[Trial]:
+    """`append_nowait`, class fsync, one thread that never has more than so many unanswered."""
+    values = records(count)
+    with stratalog.open(directory, durability="fsync") as store:
+        append = store.topic(_TOPIC).append_nowait
+
+        def work() -> int:
+            waiting: deque[Future[int]] = deque()
+            for value in values:
+                if len(waiting) == in_flight:
+                    waiting.popleft().result()
+                waiting.append(append(value))
+            for future in waiting:
+                future.result()
+            return count
+
+        yield Trial(work)
+
+
+@contextmanager
+def append_many(directory: str, *, durability: str, batch: int, count: int) -> Iterator[Trial]:
+    """`append_many`, batch after batch."""
+    values = records(batch)
+    with stratalog.open(directory, durability=durability) as store:
+        topic = store.topic(_TOPIC)
+
+        def work() -> int:
+            for _ in range(count // batch):
+                topic.append_many(values)
+            len(topic)
+            return count
+
+        yield Trial(work)
+
+
+@contextmanager
+def append_arrow(directory: str, *, durability: str, batch: int, count: int) -> Iterator[Trial]:
+    """`append_arrow`, batch after batch."""
+    data = pa.record_batch({"value": pa.array(records(batch), pa.binary())})
+    with stratalog.open(directory, durability=durability) as store:
+        topic = store.topic(_TOPIC)
+
+        def work() -> int:
+            for _ in range(count // batch):
+                topic.append_arrow(data)
+            len(topic)
+            return count
+
+        yield Trial(work)
+
+
+def scan_arrow(topic: stratalog.Topic) -> int:
+    """Every record as Arrow data, all columns."""
+    return sum(batch.num_rows for batch in topic.read_arrow())
+
+
+def scan_values(topic: stratalog.Topic) -> int:
+    """Every payload as `bytes`."""
+    return len(topic.read_values())
+
+
+def scan_records(topic: stratalog.Topic) -> int:
+    """Every record as a `Record`."""
+    count = 0
+    for _ in topic.read():
+        count += 1
+    return count
+
+
+@contextmanager
+def read(
+    directory: str, *, scan: Callable[[stratalog.Topic], int], batch: int, count: int
+) -> Iterator[Trial]:
+    """A scan of a topic written in batches; a batch of 1 is single appends, each synced."""
+    with stratalog.open(directory, durability="fsync" if batch == 1 else "disk") as store:
+        topic = store.topic(_TOPIC)
+        for _ in range(count // batch):
+            if batch == 1:
+                topic.append(records(1)[0])
+            else:
+                topic.append_many(records(batch))
+        yield Trial(lambda: scan(topic))
+
+
+@contextmanager
+def reopen(directory: str, *, count: int, batch: int, is_settled: bool = True) -> Iterator[Trial]:
+    """Opening what a killed process left; a new process is killed for every round."""
+    opened: list[stratalog.Store] = []
+    generations = counter()
+    path = ""
+
+    def prepare() -> None:
+        nonlocal path
+        for store in opened:
+            store.close()
+            shutil.rmtree(path)
+        opened.clear()
+        path = os.path.join(directory, str(next(generations)))
+        killed = child("write-and-die", path, str(count), str(batch))
+        assert killed.returncode == -signal.SIGKILL, killed.stderr
+
+    def work() -> int:
+        store = stratalog.open(path)
+        opened.append(store)
+        found = len(store.topic(_TOPIC))
+        assert found == count, f"{found} of {count} records are left"
+        return found
+
+    try:
+        yield Trial(work, prepare, is_settled)
+    finally:
+        for store in opened:
+            store.close()
+
+
+def child(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A process of its own, see `children`."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.run(
+        [sys.executable, "-m", "benchmarks.children", *arguments],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
