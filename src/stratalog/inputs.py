@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 from stratalog.format.columns import Columns, Header
@@ -89,6 +90,12 @@ def _datetime_nanoseconds(value: datetime) -> int:
     except (ValueError, OverflowError):  # a naive one in the first or the last year there is
         return -1
     return whole * 10**9 + value.microsecond * 1000
+
+
+def rising(given: npt.NDArray[np.int64], now: int, floor: int) -> npt.NDArray[np.int64]:
+    """Times that never go back: 0 is now, and nothing is below `floor` or the one before."""
+    filled = np.where(given == 0, max(now, floor), given)
+    return np.maximum.accumulate(np.maximum(filled, floor))
 
 
 def record_extras(

@@ -30,7 +30,9 @@ def write_and_release(disk: FakeDisk, written: list[int], synced: list[int]) -> 
         is_synced = number % 5 == 0
         files.fit(group, 0)
         written.append(number)
-        files.write(group, sync=is_synced)
+        end = files.write(group, sync=is_synced)
+        files.position = end
+        files.synced = end if is_synced else files.synced
         if is_synced:
             synced.append(number)
         if number % 90 == 89:

@@ -119,13 +119,13 @@ class LogFiles:
             end += 1
         return end - start
 
-    def write(self, entries: Sequence[Entry], *, sync: bool) -> list[int]:
-        """Write frames behind the last; returns the position of each. All of them or an error.
+    def write(self, entries: Sequence[Entry], *, sync: bool) -> int:
+        """Write frames behind the last, all of them or an error; returns where they end.
 
-        Nothing of it is in the log until `position` moves, so a failed call can be repeated.
+        They are in the log once the caller moves `position` there (and `synced`, if asked for):
+        until then the call may be repeated.
         """
         buffers: list[bytes] = []
-        positions: list[int] = []
         position = self.position
         for entry in entries:
             body = entry.body
@@ -137,7 +137,6 @@ class LogFiles:
                 )
             )  # fmt: skip
             buffers.append(body)
-            positions.append(position)
             position += HEADER_BYTES + len(body)
         if self._recycled:
             buffers.append(_END_MARK)
@@ -148,10 +147,8 @@ class LogFiles:
             raise self._failed("write", error) from error
         if sync:
             self._sync_file()
-            self.synced = position
             self._fs.promise(self.file, position)
-        self.position = position
-        return positions
+        return position
 
     def sync(self) -> None:
         """Make everything written so far durable."""
@@ -199,11 +196,8 @@ class LogFiles:
         recycled = bool(self._spare)
         try:
             if recycled:
-                self._fs.rename(free_file_path(self.directory, self._spare[-1]), path)
-                self._spare.pop()
-                file = self._fs.open(path, "write")
-            else:
-                file = self._fs.open(path, "create")
+                self._fs.rename(free_file_path(self.directory, self._spare.pop()), path)
+            file = self._open_or_create(path)
             self._fs.sync_dir(self.directory)
         except OSError as error:
             raise self._failed("new log file", error) from error
@@ -214,6 +208,13 @@ class LogFiles:
             self.position = self.synced = 0
             self._recycled = recycled
             self._prepared = file.size()
+
+    def _open_or_create(self, path: str) -> File:
+        # It may be there: recycled, or left by an attempt that was interrupted.
+        try:
+            return self._fs.open(path, "create")
+        except FileExistsError:
+            return self._fs.open(path, "write")
 
     def fill_ahead(self) -> bool:
         """Zero-fill some of what comes next; returns whether that has to be synced.

@@ -20,7 +20,7 @@ class Entry:
     """One frame, complete but for its place in the log."""
 
     __slots__ = (
-        "base_offset", "base_timestamp", "body", "body_checksum", "count", "flags",
+        "base_offset", "base_timestamp", "body", "body_checksum", "count", "flags", "is_in_memory",
         "max_timestamp", "topic", "topic_id", "type",
     )  # fmt: skip
 
@@ -46,6 +46,7 @@ class Entry:
         self.base_timestamp = base_timestamp
         self.max_timestamp = max_timestamp
         self.body_checksum = body_checksum(body)
+        self.is_in_memory = topic is not None and topic.is_ephemeral
 
 
 class Pending:
@@ -66,6 +67,8 @@ class Pending:
     def encode(self) -> list[Entry]:
         """The batch as a frame; as several when it would be too large for one."""
         count = len(self.values)
+        if not count:  # the append that began it was interrupted
+            return []
         columns = Columns(self.values, timestamps=self.timestamps)
         for name, items in (self.extras or {}).items():
             absent = ABSENT.get(name, 0)
@@ -128,48 +131,54 @@ class Group:
         "error",
         "gate",
         "is_lazy",
-        "is_led",
+        "is_open",
         "is_relaxed",
+        "leader",
         "observed",
+        "position",
         "published",
         "sync",
+        "written",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.entries: list[Entry | Pending] = []
-        self.encoded: list[Entry] | None = None
+        self.encoded: list[Entry] = []
+        self.written = 0
+        """Entries that are in the log; the newest run of them begins at `position`."""
+        self.position = 0
         self.published = 0
-        """Entries that are in the log for good: where a repeated attempt goes on."""
+        """Entries that can be read."""
         self.bytes = 0
         self.sync = False
-        self.is_led = False
-        """Somebody has taken it on to commit this group."""
+        self.leader = 0
+        """The thread that has taken it on to commit this group; 0 for none."""
         self.is_relaxed = False
         """Holds appends that nobody waits for: the ticker will see to it."""
         self.is_lazy = False
         """Holds appends of class `memory`, which the ticker need not hurry for."""
         self.done = False
         self.error: StratalogError | None = None
+        self.is_open = False
+        """Whether the gate was opened."""
         self.gate = threading.Lock()
         self.gate.acquire()
         self.condition: threading.Condition | None = None
         self.observed: dict[AppendFuture, None] = {}
 
     def finish(self, error: StratalogError | None) -> None:
-        """Make the outcome known; once."""
+        """Make the outcome known; may be repeated if it was interrupted."""
         self.error = error
-        condition = self.condition
-        if condition is None:
-            self.done = True
+        self.done = True
+        if not self.is_open:
+            self.is_open = True
             self.gate.release()
-            return
-        with condition:
-            self.done = True
-            condition.notify_all()
-            observed, self.observed = self.observed, {}
-        self.gate.release()
-        for future in observed:
-            future.settle()
+        if self.condition is not None:
+            with self.condition:
+                self.condition.notify_all()
+                observed, self.observed = self.observed, {}
+            for future in observed:
+                future.settle()
 
     def wait(self) -> None:
         """Return when the outcome is known."""

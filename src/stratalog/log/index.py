@@ -48,7 +48,13 @@ class FrameIndex:
         self, base_offset: int, count: int, file: int, position: int, length: int,
         max_timestamp: int,
     ) -> None:  # fmt: skip
-        """Make a frame visible; offsets rise from frame to frame."""
+        """Make a frame visible; adding the newest again, after an interrupt, changes nothing."""
+        frames = len(self._max_timestamps)
+        if len(self._base_offsets) != frames:
+            for name in self.__slots__:
+                del getattr(self, name)[frames:]
+        if frames and self._base_offsets[-1] == base_offset:
+            return
         self._base_offsets.append(base_offset)
         self._counts.append(count)
         self._files.append(file)

@@ -20,6 +20,7 @@ import threading
 from collections.abc import Callable
 
 from stratalog.errors import DiskFullError, PoisonedError, StratalogError, SyncFailedError
+from stratalog.format.frame import HEADER_BYTES
 from stratalog.log.files import LogFiles, sync
 from stratalog.log.group import AppendFuture, Entry, Group, Pending
 
@@ -89,13 +90,21 @@ class Shard:
 
     def finish(self, group: Group) -> None:
         """Return once the outcome of the group is known, leading it if nobody does."""
-        with self.lock:
-            leads = not group.is_led
-            group.is_led = True
-        if leads:
-            self._lead(group)
-        else:
-            group.wait()
+        me = threading.get_ident()
+        try:
+            with self.lock:
+                leads = not group.leader
+                if leads:
+                    group.leader = me
+            if leads:
+                with self.commit_lock:
+                    if not group.done:  # the group before may have failed and taken it along
+                        self._commit(group)
+            else:
+                group.wait()
+        except BaseException:
+            self._abandon(group, me)
+            raise
 
     def settle(self) -> None:
         """Make every append readable that was acknowledged without being written."""
@@ -109,7 +118,7 @@ class Shard:
     def tick(self, *, is_due: bool) -> bool:
         """Write what nobody waits for, and sync if that is due; returns whether more is left."""
         group = self.group
-        if group.is_relaxed and not group.is_led and (is_due or not group.is_lazy):
+        if group.is_relaxed and not group.leader and (is_due or not group.is_lazy):
             self.finish(group)
         if self.refusal is not None:
             return False
@@ -159,77 +168,114 @@ class Shard:
             self._close_group()  # whoever begins a batch in the next one is told
             self.files.close()
 
-    def _lead(self, group: Group) -> None:
-        try:
-            self.commit_lock.acquire()
-        except BaseException:
-            # Interrupted while waiting: somebody else must lead, or the followers wait for ever.
+    def _abandon(self, group: Group, me: int) -> None:
+        """Ctrl-C while leading: the group is finished all the same, or its followers would wait.
+
+        If it is still open it is left to the ticker; else its commit is gone through once more.
+        """
+        if group.done or group.leader != me:
+            return
+        with self.commit_lock:
             with self.lock:
-                group.is_led = False
-                self.relax(group, lazy=False)
-            raise
-        try:
-            if not group.done:  # the group before may have failed and taken this one along
-                self._commit(group)
-        finally:
-            self.commit_lock.release()
+                is_open = group is self.group
+                if is_open:
+                    group.leader = 0
+                    self.relax(group, lazy=False)
+            if not is_open and not group.done:
+                try:
+                    self._commit(group)
+                except BaseException:
+                    self._fail(group, SyncFailedError("a commit was interrupted half-way."))
+                    raise
 
     def _commit(self, group: Group) -> None:
-        with self.lock:
-            self._close_group()
-            self._in_flight = group
+        """Close a group, write it, publish it; the commit lock is held.
+
+        Every step may be repeated, so that Ctrl-C in the middle of one does not leave it
+        half-done: it is done again, and the interrupt is raised at the end.
+        """
+        steps: list[Callable[[], None]] = [
+            lambda: self._close(group),
+            lambda: self._encode(group),
+            lambda: self._write(group),
+            lambda: self._settled(group),
+        ]
+        interrupt: BaseException | None = None
         try:
-            self._write(group)
+            for step in steps:
+                interrupt = insist(step) or interrupt
         except StratalogError as error:
             self._fail(group, error)
-            return
-        except BaseException:
-            # Ctrl-C in the middle: everything below is repeatable, so finish first.
-            try:
-                self._write(group)
-            except BaseException as error:
-                self._fail(group, SyncFailedError(f"commit was interrupted: {error!r}"))
-                raise
-            self._in_flight = None
-            group.finish(None)
-            raise
-        self._in_flight = None
-        group.finish(None)
+        if interrupt is not None:
+            raise interrupt
+
+    def _close(self, group: Group) -> None:
+        with self.lock:
+            self._in_flight = group
+            if self.group is group:
+                self._close_group()
 
     def _close_group(self) -> Group:
         """Let nothing more into the open group, and open the next; called with the lock held."""
-        group, self.group = self.group, Group()
+        group, following = self.group, Group()
         for entry in group.entries:
             if type(entry) is Pending:
                 entry.topic.stop_gathering()
+        self.group = following
         return group
 
+    def _encode(self, group: Group) -> None:
+        encoded: list[Entry] = []
+        for entry in group.entries:
+            encoded += entry.encode() if isinstance(entry, Pending) else [entry]
+        group.encoded = encoded
+
     def _write(self, group: Group) -> None:
-        if group.encoded is None:
-            encoded: list[Entry] = []
-            for entry in group.entries:
-                encoded += entry.encode() if isinstance(entry, Pending) else [entry]
-            group.encoded = encoded
-            self.commits += 1
-            self.committed_entries += len(group.encoded)
-        entries = group.encoded
-        while (start := group.published) < len(entries):
-            topic = entries[start].topic
-            if topic is not None and topic.is_ephemeral:
-                topic.publish_memory(entries[start])
-                group.published = start + 1
-                continue
-            end = start + self.files.fit(entries, start)
-            run = entries[start:end]
-            for length, entry in enumerate(run):
-                if entry.topic is not None and entry.topic.is_ephemeral:
-                    run = run[:length]
-                    break
-            positions = self.files.write(run, sync=group.sync)
-            group.published = start + len(run)
-            for entry, position in zip(run, positions, strict=True):
-                if entry.topic is not None:
-                    entry.topic.publish(entry, self.files.number, position)
+        files = self.files
+        while (start := group.published) < len(group.encoded):
+            if group.written == start:
+                run = self._run(group.encoded, start)
+                written = start + len(run)
+                position = end = files.position
+                if not run[0].is_in_memory:
+                    end = files.write(run, sync=group.sync)
+                # No function is called from here to the last of these: Ctrl-C comes before all
+                # of it, and the frames are written again in the same place, or after.
+                files.position = end
+                if group.sync:
+                    files.synced = end
+                group.position = position
+                group.written = written
+            self._publish(group, start)
+            group.published = group.written
+
+    def _run(self, encoded: list[Entry], start: int) -> list[Entry]:
+        """Entries from `start` on that go to the same place: into one file, or into memory."""
+        in_memory = encoded[start].is_in_memory
+        end = len(encoded) if in_memory else start + self.files.fit(encoded, start)
+        run = []
+        for entry in encoded[start:end]:
+            if entry.is_in_memory != in_memory:
+                break
+            run.append(entry)
+        return run
+
+    def _publish(self, group: Group, start: int) -> None:
+        position = group.position
+        for entry in group.encoded[start : group.written]:
+            if entry.topic is None:
+                pass
+            elif entry.is_in_memory:
+                entry.topic.publish_memory(entry)
+            else:
+                entry.topic.publish(entry, self.files.number, position)
+            position += HEADER_BYTES + len(entry.body)
+
+    def _settled(self, group: Group) -> None:
+        self._in_flight = None
+        self.commits += 1
+        self.committed_entries += len(group.encoded)
+        group.finish(None)
 
     def _fail(self, group: Group, error: StratalogError) -> None:
         """Nothing of the group, nor of the one behind it, is in the log."""
@@ -257,6 +303,21 @@ class Shard:
         for failed in (group, behind):
             if not failed.done:
                 failed.finish(error)
+
+
+def insist(action: Callable[[], None]) -> BaseException | None:
+    """Do something that may be repeated, to its end, even if Ctrl-C comes in between.
+
+    The interrupt is returned, to be raised when everything is in order.
+    """
+    try:
+        action()
+    except Exception:
+        raise
+    except BaseException as interrupt:
+        action()
+        return interrupt
+    return None
 
 
 def again(error: StratalogError) -> StratalogError:

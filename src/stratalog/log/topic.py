@@ -12,11 +12,11 @@ holder of the commit lock, in log order.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from stratalog.errors import UnsupportedVersionError, UsageError
+from stratalog.errors import TooLargeError, UnsupportedVersionError, UsageError
 from stratalog.format.codec import CODECS
 from stratalog.format.control import TopicBody, encode_reserve
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
@@ -50,13 +50,16 @@ class TopicLog:
         "codec", "committed", "created_at", "earliest", "id", "index", "is_ephemeral", "is_plain",
         "kind", "last_timestamp", "lock", "memory", "memory_bytes", "memory_bytes_max", "name",
         "next_offset", "options", "pending", "pending_group", "rank", "reader",
-        "record_bytes_max", "replayed", "reservation", "reserved", "shard", "time_ns", "version",
+        "record_bytes_max", "replayed", "reservation", "reserved", "shard", "take_lock", "time_ns",
+        "version",
     )  # fmt: skip
 
     add_timestamp: Callable[[int], None]
     lock: threading.Lock
     pending: Pending
     shard: Shard
+    take_lock: Iterator[bool]
+    """Each step of it takes the lock."""
     time_ns: Callable[[], int]
 
     def __init__(self, id: int, reader: LogReader) -> None:
@@ -119,6 +122,7 @@ class TopicLog:
         self.shard = shard
         self.time_ns = time_ns
         self.lock = shard.lock
+        self.take_lock = iter(shard.lock.acquire, False)
         self.is_plain = not self.is_ephemeral
         self.rank = RANKS[self.options.durability or options.durability]
         if self.rank == EPHEMERAL and not self.is_ephemeral:
@@ -162,18 +166,23 @@ class TopicLog:
         future = None
         with shard.lock:
             group = shard.group
-            if self.pending_group is None:
-                self._gather()
-            self.add_value(value)
-            now = 0 if extras is None else extras.pop("timestamp", 0)
-            now = self.last_timestamp = max(now or self.time_ns(), self.last_timestamp)
-            self.add_timestamp(now)
-            if extras is not None:
-                self._add_extras(extras, now)
+            try:
+                if self.pending_group is None:
+                    self._gather()
+                self.add_value(value)
+                now = 0 if extras is None else extras.pop("timestamp", 0)
+                now = self.last_timestamp = max(now or self.time_ns(), self.last_timestamp)
+                self.add_timestamp(now)
+                if extras is not None:
+                    self._add_extras(extras, now)
+                self._ask(group, rank)
+            except BaseException:
+                self.take_back()
+                raise
+            # From here to the end no function is called: Ctrl-C does not come in between.
             offset = self.next_offset
             self.next_offset = offset + 1
             group.bytes += size + _RECORD_BYTES
-            self._ask(group, rank)
             if rank != self.rank:
                 self.stop_gathering()  # the next plain append has to ask for its own class
             if nowait:
@@ -213,14 +222,23 @@ class TopicLog:
                     entry.base_timestamp = entry.max_timestamp = now
                 offset += entry.count
                 group.bytes += len(entry.body)
+            self.stop_gathering()  # single appends that follow start a batch behind these
+            self._ask(group, rank)
+            # No function is called here: Ctrl-C comes before all of it or after.
             group.entries += entries
             self.next_offset = offset
             self.last_timestamp = entries[-1].max_timestamp
-            self.stop_gathering()  # single appends that follow start a batch behind these
-            self._ask(group, rank)
         if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
             shard.commit(group)
         return first, offset - 1
+
+    def check_batch(self, length: int) -> None:
+        """Refuse a body that cannot be one frame."""
+        if length > self.batch_bytes_max:
+            raise TooLargeError(
+                f"a batch of {length} bytes is too large for topic {self.name!r}: at most "
+                f"{self.batch_bytes_max} are atomic; append it in parts"
+            )
 
     def settle(self) -> None:
         """Make readable what was acknowledged: a reader sees every append before its own call."""
@@ -242,6 +260,19 @@ class TopicLog:
         self.pending_group.entries.append(pending)
         self.add_value = pending.values.append
         self.add_timestamp = pending.timestamps.append
+
+    def take_back(self) -> None:
+        """Undo what an interrupted append left half-done; called with the lock held.
+
+        A value without its time, or both without their offset, would be written as they are.
+        """
+        if self.pending_group is None:
+            return
+        pending = self.pending
+        count = self.next_offset - pending.base_offset
+        del pending.values[count:], pending.timestamps[count:]
+        for items in (pending.extras or {}).values():
+            items.pop(count, None)
 
     def stop_gathering(self) -> None:
         """Have the next single append begin a batch of its own; called with the lock held."""
@@ -291,7 +322,9 @@ class TopicLog:
     # --- out -----------------------------------------------------------------------------
 
     def publish(self, entry: Entry, file: int, position: int) -> None:
-        """Make a frame readable that is in the log."""
+        """Make a frame readable that is in the log; doing so again changes nothing."""
+        if entry.base_offset < self.committed:
+            return
         self.index.add(
             entry.base_offset, entry.count, file, position, HEADER_BYTES + len(entry.body),
             entry.max_timestamp,
@@ -300,6 +333,8 @@ class TopicLog:
 
     def publish_memory(self, entry: Entry) -> None:
         """Make a frame readable that stays in memory; the oldest go when there are too many."""
+        if entry.base_offset < self.committed:
+            return
         slot = next(self._slots)
         header = FrameHeader(
             entry.type, entry.flags, len(entry.body), entry.count, entry.topic_id,
