@@ -40,6 +40,10 @@ from stratalog.view import View, read_store_file
 
 logger = logging.getLogger("stratalog")
 
+# A watcher is woken by the commit it waits for; this is for a store that closes at the very moment
+# it begins to wait.
+_WAIT_SECONDS = 1.0
+
 _open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
@@ -276,10 +280,10 @@ class Store:
             return self._view.wait(topic, offset, timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while topic.committed <= offset:
-            left = None if deadline is None else deadline - time.monotonic()
-            if self.is_closed or (left is not None and left <= 0):
+            left = _WAIT_SECONDS if deadline is None else deadline - time.monotonic()
+            if self.is_closed or left <= 0:
                 return False
-            topic.wait(offset, left)
+            topic.wait(offset, min(left, _WAIT_SECONDS))
         return not self.is_closed
 
     def _check_open(self) -> None:

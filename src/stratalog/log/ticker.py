@@ -7,21 +7,27 @@ a sleeping thread and no wake-ups. Errors stay with the shard, which tells the n
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
 
 class Ticker:
-    """Calls `tick` soon after `wake`, and again while `tick` says that something is left."""
+    """Calls `tick` soon after `wake`, and again while `tick` says that something is left.
+
+    The signals are bare locks, released to be seen: `threading.Event` is written in Python, and a
+    Ctrl-C inside of its `set` would leave it locked for ever.
+    """
 
     def __init__(
         self, tick: Callable[[], bool], *, flush_interval: float, sync_interval: float
     ) -> None:
         self._tick = tick
         self._flush_interval = flush_interval
-        self._sync_interval = sync_interval
-        self._event = threading.Event()
-        self._stop = threading.Event()
+        # At least a millisecond, or an interval of 0 would spin.
+        self._sync_interval = max(sync_interval, 0.001)
+        self._work = _Signal()
+        self._stop = _Signal()
         self._thread = threading.Thread(target=self._run, name="stratalog-ticker", daemon=True)
 
     def start(self) -> None:
@@ -30,21 +36,37 @@ class Ticker:
 
     def wake(self) -> None:
         """Something is waiting."""
-        if not self._event.is_set():
-            self._event.set()
+        self._work.give()
 
     def stop(self) -> None:
         """End the thread and wait for it."""
-        self._stop.set()
-        self._event.set()
+        self._stop.give()
+        self._work.give()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
         is_left = False
-        while not self._stop.is_set():
-            # At least a millisecond, or an interval of 0 would spin.
-            self._event.wait(max(self._sync_interval, 0.001) if is_left else None)
-            self._stop.wait(self._flush_interval)
-            self._event.clear()
+        while not self._stop.take(0):
+            self._work.take(self._sync_interval if is_left else -1)
+            if self._stop.take(self._flush_interval):
+                return
+            self._work.take(0)  # what came while the group gathered is in the group
             is_left = self._tick()
+
+
+class _Signal:
+    """Given once or many times, taken once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def give(self) -> None:
+        if self._lock.locked():
+            with contextlib.suppress(RuntimeError):  # somebody else was faster
+                self._lock.release()
+
+    def take(self, timeout: float) -> bool:
+        """Wait for it, for ever if `timeout` is -1; returns whether it came."""
+        return self._lock.acquire(timeout=timeout)

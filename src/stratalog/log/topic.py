@@ -11,6 +11,7 @@ holder of the commit lock, in log order.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -46,7 +47,7 @@ class TopicLog:
 
     # Slots, because an instance with more than 30 attributes is looked up the slow way.
     __slots__ = (
-        "_published", "_slots", "_watchers", "add_timestamp", "add_value", "batch_bytes_max",
+        "_slots", "_waiters", "add_timestamp", "add_value", "batch_bytes_max",
         "codec", "committed", "created_at", "earliest", "id", "index", "is_ephemeral", "is_plain",
         "kind", "last_timestamp", "lock", "memory", "memory_bytes", "memory_bytes_max", "name",
         "next_offset", "options", "pending", "pending_group", "rank", "reader",
@@ -99,8 +100,7 @@ class TopicLog:
         append itself need not ask."""
         self.is_plain = False
         """Whether plain values may take the short way: there is a writer, and a log to write."""
-        self._watchers = 0
-        self._published = threading.Condition(threading.Lock())
+        self._waiters: list[threading.Lock] = []
 
     def define(self, body: TopicBody) -> None:
         """Take over what a `TOPIC` frame says."""
@@ -353,25 +353,28 @@ class TopicLog:
         self.next_offset = self.committed
         self.stop_gathering()
 
-    def wait(self, offset: int, timeout: float | None) -> bool:
+    def wait(self, offset: int, timeout: float) -> bool:
         """Block until `offset` can be read, or the time is up, or `wake` is called."""
-        with self._published:
-            self._watchers += 1
-            try:
-                if self.committed <= offset:
-                    self._published.wait(timeout)
-            finally:
-                self._watchers -= 1
+        waiter = threading.Lock()
+        waiter.acquire()
+        self._waiters.append(waiter)
+        # Looked at behind the append: whoever publishes from now on finds the waiter.
+        if self.committed <= offset:
+            waiter.acquire(timeout=timeout)
+        with contextlib.suppress(ValueError):
+            self._waiters.remove(waiter)
         return self.committed > offset
 
     def wake(self) -> None:
-        """Let those who wait look around: the store is closing."""
-        with self._published:
-            self._published.notify_all()
+        """Let those who wait look around. Never waits itself, whatever they are doing."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            if waiter.locked():
+                waiter.release()
 
     def _advance(self, committed: int) -> None:
         self.committed = committed
-        if self._watchers:
+        if self._waiters:
             self.wake()
 
     def _drop_oldest(self) -> None:
