@@ -183,8 +183,14 @@ class LogFiles:
             self._fs.sync_dir(self.directory)
         return done
 
-    def close(self) -> None:
-        """Let the active file go; it was synced by whoever closes the shard."""
+    def close(self, *, trim: bool) -> None:
+        """Let the active file go; it was synced by whoever closes the shard.
+
+        `trim` gives back what was zero-filled ahead: a closed store takes what it holds.
+        """
+        if trim and self._prepared > self.position:
+            with contextlib.suppress(OSError):  # zeros behind the end do no harm
+                self.file.truncate(self.position)
         self.file.close()
 
     def _rotate(self) -> None:

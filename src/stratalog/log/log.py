@@ -76,7 +76,7 @@ class Log:
             if number < self._options.shards:
                 self.shards.append(Shard(files, self._ticker.wake))
             else:
-                files.close()
+                files.close(trim=True)
 
     def attach(self, topic: TopicLog) -> None:
         """Give a topic its shard: by a stable hash of its id, so that a topic has one at a time."""
