@@ -199,9 +199,10 @@ class Topic:
         if not items:
             raise OptionError("append_many needs at least one record")
         body = encode_values(items)
-        if body is not None and len(body) <= min(log.record_bytes_max, log.batch_bytes_max):
+        if body is not None and len(body) <= log.plain_bytes_max:
             entry = records_entry(log, 0, body, len(items))
-            return log.append_entries([entry], self._rank(durability))
+            rank = log.rank if durability is None else self._rank(durability)
+            return log.append_entries([entry], rank)
         columns, times = columns_of(items, log.record_bytes_max)
 
         def make(floor: int) -> list[Entry]:

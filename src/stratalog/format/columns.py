@@ -123,14 +123,20 @@ def encode_values(values: Sequence[bytes]) -> bytes | None:
 
     The common case of `append_many`, with no look at a single record: `map(len)` and one join.
     """
-    parts: list[bytes] = []
+    count = len(values)
     try:
-        expected = _add_binary(parts, values)
-        body = b"".join(parts)
+        lengths = list(map(len, values))
+        if lengths.count(lengths[0]) == count <= _UNIFORM_COUNT_MAX:
+            total = _check_total(count * lengths[0])
+            ends = _uniform_ends(count, lengths[0])
+        else:
+            ends, total = _ends(lengths)
+        padding = _PADDING[-total & 7]
+        body = b"".join([ends, *values, padding])
     except TypeError:
         return None
     # A memoryview's len counts items: the caller must take such values one by one.
-    return body if len(body) == expected else None
+    return body if len(body) == len(ends) + total + len(padding) else None
 
 
 def pad(data: bytes) -> bytes:

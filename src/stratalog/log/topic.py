@@ -50,7 +50,8 @@ class TopicLog:
         "_slots", "_waiters", "add_timestamp", "add_value", "batch_bytes_max",
         "codec", "committed", "created_at", "earliest", "id", "index", "is_ephemeral", "is_plain",
         "kind", "last_timestamp", "lock", "memory", "memory_bytes", "memory_bytes_max", "name",
-        "next_offset", "options", "pending", "pending_group", "rank", "reader",
+        "next_offset", "options", "pending", "pending_group", "plain_bytes_max", "rank",
+        "reader",
         "record_bytes_max", "replayed", "reservation", "reserved", "shard", "take_lock", "time_ns",
         "version",
     )  # fmt: skip
@@ -84,6 +85,8 @@ class TopicLog:
         self.replayed = 0
         """End of the frame replayed last, to notice frames that come out of order."""
         self.batch_bytes_max = 0
+        self.plain_bytes_max = 0
+        """A batch up to this size holds no record that is too large, whichever it is."""
         self.record_bytes_max = 0
         self.codec = 0
         self.rank = SYNCED
@@ -131,6 +134,7 @@ class TopicLog:
         self.record_bytes_max = options.record_bytes_max
         room = options.log_file_bytes - HEADER_BYTES - 8
         self.batch_bytes_max = min(options.batch_bytes_max, room)
+        self.plain_bytes_max = min(self.batch_bytes_max, self.record_bytes_max)
 
     # --- replay --------------------------------------------------------------------------
 
