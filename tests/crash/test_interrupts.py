@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import signal
 import time
@@ -55,28 +56,33 @@ def test_an_interrupt_leaves_a_log_that_is_whole(tmp_path: Path, durability: str
     returned: dict[int, bytes] = {}
     sent: set[bytes] = set()
     store = stratalog.open(tmp_path / "data", durability=durability)
+    topic = store.topic("orders")
+    numbers = itertools.count(1)
+
+    # A function, because an interrupt at the jump back of a loop is not always seen as being
+    # inside of the `try` around the loop.
+    def append_until_interrupted() -> None:
+        while interrupts.is_armed:  # one that comes in a __del__ is lost by Python
+            number = next(numbers)
+            value = b"%d %s" % (number, b"x" * (number % 50))
+            sent.update((value, value + b"'"))
+            kind = ("append", "keyed", "batch", "nowait")[number % 4] if way == "mixed" else way
+            if kind == "append":
+                returned[topic.append(value)] = value
+            elif kind == "keyed":
+                returned[topic.append(value, key=value)] = value
+            elif kind == "batch":
+                first, _ = topic.append_many([value, value + b"'"])
+                returned[first] = value
+            else:
+                returned[topic.append_nowait(value).result()] = value
+
     deadline = time.monotonic() + SECONDS
-    number = 0
     with Interrupts(seed=len(way)) as interrupts:
         while time.monotonic() < deadline:
-            topic = store.topic("orders")
             try:
                 interrupts.arm()
-                while interrupts.is_armed:  # one that comes in a __del__ is lost by Python
-                    number += 1
-                    value = b"%d %s" % (number, b"x" * (number % 50))
-                    sent |= {value, value + b"'"}
-                    kind = ("append", "keyed", "batch", "nowait")[number % 4]
-                    kind = kind if way == "mixed" else way
-                    if kind == "append":
-                        returned[topic.append(value)] = value
-                    elif kind == "keyed":
-                        returned[topic.append(value, key=value)] = value
-                    elif kind == "batch":
-                        first, _ = topic.append_many([value, value + b"'"])
-                        returned[first] = value
-                    else:
-                        returned[topic.append_nowait(value).result()] = value
+                append_until_interrupted()
             except KeyboardInterrupt:
                 interrupts.disarm()
     assert interrupts.count > 5
