@@ -180,15 +180,17 @@ class ShardScanner:
         start = search = self.position
         while found := find_frame(self._file, self.first_lsn, search + ALIGNMENT):
             position, header = found
-            if position - header.unsynced * ALIGNMENT > start:
-                # Everything before this frame was durable when it was written.
+            if position - header.unsynced * ALIGNMENT <= start:
+                search = position
+                continue
+            # Everything before this frame was durable when it was written. A live writer may
+            # have added what was missing a moment ago, so that is looked for once more.
+            self._scan(apply)
+            if self.position == start:
                 self._add_damage(start, position)
                 self.position = position
                 self._scan(apply)
-                start = self.position
-                search = start
-            else:
-                search = position
+            start = search = self.position
 
     def _add_damage(self, start: int, end: int) -> None:
         assert self._file is not None
