@@ -86,6 +86,11 @@ def ephemeral_topic(session: Session) -> None:
         session.append("orders", b"order %d" % number)
     session.tick()
     session.append_many("ticks", [b"tick"] * 4)
+    session.append("orders", b"relaxed", durability="disk")
+    session.tick()
+    session.append("ticks", b"the only one that waits, and never written")
+    session.sync()
+    session.append_many("ticks", [b"tick"] * 2)
     session.reopen()
     session.append("ticks", b"again")
 

@@ -133,13 +133,12 @@ class Shard:
         with self.lock:
             self.check()
             group = self.group
-            # Sharing a later group's sync would do as well, but it may never come.
-            needs_group = bool(group.entries)
-            if needs_group:
+            if group.entries:
                 group.sync = True
-        if needs_group:
+        if group.entries:
             self.commit(group)
-            return
+        # The group may have had nothing for the disk, or nothing at all: what groups before it
+        # wrote is synced here, and if it has been already this does nothing.
         with self.commit_lock:
             self.check()
             try:
@@ -238,13 +237,14 @@ class Shard:
                 run = self._run(group.encoded, start)
                 written = start + len(run)
                 position = end = files.position
+                synced = files.synced
                 if not run[0].is_in_memory:
                     end = files.write(run, sync=group.sync)
+                    synced = end if group.sync else synced
                 # No function is called from here to the last of these: Ctrl-C comes before all
                 # of it, and the frames are written again in the same place, or after.
                 files.position = end
-                if group.sync:
-                    files.synced = end
+                files.synced = synced
                 group.position = position
                 group.written = written
             self._publish(group, start)

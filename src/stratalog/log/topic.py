@@ -183,12 +183,14 @@ class TopicLog:
             except BaseException:
                 self.take_back()
                 raise
-            # From here to the end no function is called: Ctrl-C does not come in between.
+            # No function is called until this is done: Ctrl-C does not come in between.
             offset = self.next_offset
             self.next_offset = offset + 1
             group.bytes += size + _RECORD_BYTES
             if rank != self.rank:
-                self.stop_gathering()  # the next plain append has to ask for its own class
+                # As `stop_gathering`: the next plain append has to ask for its own class.
+                self.pending_group = None
+                self.add_value = self._begin
             if nowait:
                 future = shard.future(group, offset)
         if future is not None:
@@ -268,7 +270,8 @@ class TopicLog:
     def take_back(self) -> None:
         """Undo what an interrupted append left half-done; called with the lock held.
 
-        A value without its time, or both without their offset, would be written as they are.
+        A value without its time, or both without their offset, would be written as they are. The
+        next append begins a batch of its own: this one may not have asked for its class yet.
         """
         if self.pending_group is None:
             return
@@ -277,6 +280,7 @@ class TopicLog:
         del pending.values[count:], pending.timestamps[count:]
         for items in (pending.extras or {}).values():
             items.pop(count, None)
+        self.stop_gathering()
 
     def stop_gathering(self) -> None:
         """Have the next single append begin a batch of its own; called with the lock held."""
