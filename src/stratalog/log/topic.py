@@ -307,25 +307,22 @@ class TopicLog:
 
     def _reserve(self, records: int) -> None:
         """Let the log know, durably, up to where offsets may have been given out."""
-        shard = self.shard
-        with shard.lock:
-            shard.check()
-            group, reserved = self._enter_reserve(self.next_offset + max(records, _RESERVE))
-        shard.commit(group)
-        self.reserved = max(self.reserved, reserved)
+        self.reserved = max(self.reserved, self._write_reserve(max(records, _RESERVE)))
 
     def release_reserve(self) -> None:
         """On a clean close: the next offset exactly, so that nothing is skipped."""
-        with self.shard.lock:
-            self.shard.check()
-            group, _ = self._enter_reserve(self.next_offset)
-        self.shard.commit(group)
+        self._write_reserve(0)
 
-    def _enter_reserve(self, offset: int) -> tuple[Group, int]:
-        self.reservation += 1
-        body = encode_reserve(self.reservation)
-        entry = Entry(FrameType.RESERVE, self.id, body, base_offset=offset)
-        return self.shard.enter(entry), offset
+    def _write_reserve(self, ahead: int) -> int:
+        shard = self.shard
+        with shard.lock:
+            shard.check()
+            offset = self.next_offset + ahead
+            self.reservation += 1
+            body = encode_reserve(self.reservation)
+            group = shard.enter(Entry(FrameType.RESERVE, self.id, body, base_offset=offset))
+        shard.commit(group)
+        return offset
 
     # --- out -----------------------------------------------------------------------------
 
