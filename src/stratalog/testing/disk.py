@@ -70,6 +70,9 @@ class FakeDisk:
         with self._lock:
             self._step("listdir", path, changes=False)
             directory = self._directories.get(_normal(path), Directory())
+            parent, name = posixpath.split(_normal(path))
+            if name in self._directories.get(parent, Directory()).live:
+                raise os_error(errno.ENOTDIR, path)
             return sorted(directory.live.keys() | directory.directories)
 
     def makedirs(self, path: str) -> None:

@@ -67,6 +67,7 @@ def _steps(fs: FileSystem, root: str) -> list[object]:
     attempt(lambda: fs.open(f"{root}/x/none", "write"))
     attempt(lambda: fs.open(f"{root}/none/a", "create"))
     attempt(lambda: fs.open(f"{root}/x/y", "write"))
+    attempt(lambda: fs.listdir(f"{root}/x/a"))
     attempt(lambda: fs.rename(f"{root}/x/none", f"{root}/x/b"))
     attempt(lambda: fs.unlink(f"{root}/x/none"))
     attempt(lambda: fs.unlink(f"{root}/none/none"))
