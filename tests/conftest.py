@@ -1,9 +1,14 @@
-"""Fixtures for all tests: stores on a monitored disk, and the rule about Java."""
+"""Fixtures for all tests: stores on a monitored disk, an object store, the rule about Java."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +50,27 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
         store.close()
     for monitor in monitors:
         monitor.check()
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The `host:port` of an S3 server on loopback with a bucket `bucket`, in its own process."""
+    log = tmp_path_factory.mktemp("s3") / "log"
+    command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", "0"]
+    with log.open("wb") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+    try:
+        deadline = time.monotonic() + 30
+        while not (found := re.search(r"http://(127\.0\.0\.1:\d+)", log.read_text())):
+            assert server.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.02)
+        request = urllib.request.Request(f"http://{found[1]}/bucket", method="PUT")
+        urllib.request.urlopen(request, timeout=10).close()
+        yield found[1]
+    finally:
+        server.terminate()
+        server.wait()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
