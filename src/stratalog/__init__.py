@@ -8,6 +8,7 @@ from typing import Any
 from stratalog.errors import (
     BadMagicError,
     ClosedError,
+    ColdStoreError,
     ConflictError,
     CorruptionError,
     DamagedError,
@@ -60,6 +61,7 @@ def open(
 __all__ = [
     "BadMagicError",
     "ClosedError",
+    "ColdStoreError",
     "ConflictError",
     "CorruptionError",
     "DamagedError",

@@ -19,6 +19,7 @@
     │   ├── DamagedError           a write to a store whose log is damaged
     │   └── PoisonedError          a write or sync failed earlier; reopen the store
     ├── StorageError               the disk said no                      (also an OSError)
+    │   ├── ColdStoreError         the cold store failed or is not there; try again later
     │   ├── DiskFullError          no space; free some and append again
     │   └── SyncFailedError        a write or sync failed
     ├── FormatError                bytes that are not what they should be
@@ -103,6 +104,10 @@ class StorageError(StratalogError, OSError):
     # OSError formats its own two arguments; ours is one finished sentence.
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else ""
+
+
+class ColdStoreError(StorageError):
+    """The cold store failed, cannot be reached, or lacks an object; the hot part works on."""
 
 
 class DiskFullError(StorageError):
