@@ -3,6 +3,7 @@
 - `FakeDisk`: a disk in memory that can crash after any operation and lose what was not synced.
 - `FaultFs`: the error of your choice at the call of your choice.
 - `MonitorFs`: raises when something is promised, renamed or overwritten in an unsafe order.
+- `FaultyCold`: a cold store that fails, hangs back or disappears when told to.
 - `ManualClock`: time that passes when told to.
 
 The file systems wrap one another: `MonitorFs(FaultFs(FakeDisk()))` sees everything.
@@ -11,6 +12,7 @@ The file systems wrap one another: `MonitorFs(FaultFs(FakeDisk()))` sees everyth
 from __future__ import annotations
 
 from stratalog.testing.clock import ManualClock
+from stratalog.testing.cold import FaultyCold
 from stratalog.testing.disk import Crashed, FakeDisk
 from stratalog.testing.faults import Fault, FaultFs
 from stratalog.testing.monitor import MonitorFs, OrderingViolation
@@ -20,6 +22,7 @@ __all__ = [
     "FakeDisk",
     "Fault",
     "FaultFs",
+    "FaultyCold",
     "ManualClock",
     "MonitorFs",
     "OrderingViolation",
