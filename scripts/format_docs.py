@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from stratalog.format import codec, columns, control, frame, names, store
+from stratalog.format import codec, columns, control, frame, names, segment, snapshot, store
 from stratalog.format.control import TopicBody
 from stratalog.format.frame import CODEC_MASK, Flag, FrameType
 
@@ -136,6 +136,8 @@ def page() -> str:
             _section("Record batches", columns),
             _section("Compressed bodies", codec, _codec_table()),
             _section("Control frames", control, _topic_table()),
+            _section("Segments", segment),
+            _section("Snapshots", snapshot),
         ]
     )
 

@@ -25,6 +25,7 @@ TIME_MAX = (1 << 63) - 1 - SECONDS_MAX * 10**9
 """Latest time, in nanoseconds: August 2230. Any duration after it is still a 64-bit number."""
 
 COMPRESSIONS = ("none", "zstd", "lz4", "gzip")
+RETENTIONS = ("limits", "consumed")
 
 _T = TypeVar("_T")
 
@@ -57,6 +58,20 @@ class StoreOptions:
     """Appends fail with `DiskFullError` before the disk has less than this left."""
     tail_bytes: int = 32 * MIB
     """Memory for the records of one `ephemeral` topic; the oldest go first."""
+    checkpoint_bytes: int = 32 * MIB
+    """Log that gathers before its records are put into segments."""
+    checkpoint_interval: float = 30.0
+    """Seconds after which they are in any case, and retention is looked at."""
+    snapshot_bytes: int = 64 * MIB
+    """Log that gathers before a snapshot is made, and what lies behind it is given up."""
+    snapshot_interval: float = 60.0
+    """Seconds after which a snapshot is made in any case, if there is anything new."""
+    cold: str | None = None
+    """Where old segments go: a directory or the URL of an object store; None keeps them here."""
+    hot_segments: int = 4
+    """Sealed segments of a topic that stay here when there is a cold store."""
+    hot_bytes: int = 0
+    """Bytes of a topic's sealed segments that stay here; 0 is no bound. The stricter bound wins."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "durability", check_durability(self.durability))
@@ -69,6 +84,14 @@ class StoreOptions:
         check_range("batch_bytes_max", self.batch_bytes_max, 1, 1 << 30)
         check_range("disk_reserve_bytes", self.disk_reserve_bytes, 0, 1 << 50)
         check_range("tail_bytes", self.tail_bytes, 1, 1 << 40)
+        check_range("checkpoint_bytes", self.checkpoint_bytes, 1, 1 << 40)
+        check_number("checkpoint_interval", self.checkpoint_interval, 0.001, SECONDS_MAX)
+        check_range("snapshot_bytes", self.snapshot_bytes, 1, 1 << 40)
+        check_number("snapshot_interval", self.snapshot_interval, 0.001, SECONDS_MAX)
+        if self.cold is not None and (not isinstance(self.cold, str) or not self.cold):
+            raise OptionError(f"cold={self.cold!r} must be a directory or a URL such as s3://...")
+        check_range("hot_segments", self.hot_segments, 0, 1 << 40)
+        check_range("hot_bytes", self.hot_bytes, 0, 1 << 60)
 
     @classmethod
     def build(
@@ -96,6 +119,26 @@ class TopicOptions:
     """Codec for batches: zstd, lz4, gzip; a batch that would save less than 5 % stays plain."""
     ttl: float | None = None
     """Seconds after which a record is no longer read; None is never."""
+    retention: str = "limits"
+    """`limits` evicts by the three below; `consumed` never what a group has yet to consume."""
+    retention_seconds: float | None = None
+    """Age after which a whole segment is evicted; None is never."""
+    retention_bytes: int | None = None
+    """Bytes of segments to keep; the oldest are evicted. None keeps all."""
+    retention_records: int | None = None
+    """Records to keep; the oldest segments are evicted. None keeps all."""
+    retention_segments_min: int = 1
+    """Segments that are kept whatever the limits say, the open one included."""
+    segment_records: int = 1_000_000
+    """Records after which a segment is sealed."""
+    segment_bytes: int = 64 * MIB
+    """Bytes after which a segment is sealed."""
+    segment_seconds: float | None = 3600.0
+    """Age after which a segment is sealed, however small; None is never."""
+    compact: bool = False
+    """Whether only the last record of each key is kept, sooner or later."""
+    tombstone_seconds: float = 86400.0
+    """How long the deletion of a key is kept in a compacted topic, so that readers see it."""
 
     def __post_init__(self) -> None:
         if self.durability is not None:
@@ -105,8 +148,21 @@ class TopicOptions:
                 f"compression={self.compression!r} is not known: use one of "
                 f"{', '.join(COMPRESSIONS)}"
             )
-        if self.ttl is not None:
-            object.__setattr__(self, "ttl", seconds("ttl", self.ttl))
+        for name in ("ttl", "retention_seconds", "segment_seconds", "tombstone_seconds"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, seconds(name, value))
+        if self.retention not in RETENTIONS:
+            raise OptionError(
+                f"retention={self.retention!r} is not known: use one of {', '.join(RETENTIONS)}"
+            )
+        for name in ("retention_bytes", "retention_records"):
+            if (value := getattr(self, name)) is not None:
+                check_range(name, value, 0, 1 << 60)
+        check_range("retention_segments_min", self.retention_segments_min, 0, 1 << 40)
+        check_range("segment_records", self.segment_records, 1, 1 << 32)
+        check_range("segment_bytes", self.segment_bytes, 4 * KIB, 1 << 40)
+        if not isinstance(self.compact, bool):
+            raise WrongTypeError(f"compact={self.compact!r} must be True or False")
 
     def to_dict(self) -> dict[str, Any]:
         """What differs from the defaults, as it is written to the log."""

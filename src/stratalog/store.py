@@ -35,7 +35,9 @@ from stratalog.log.topic import TopicLog
 from stratalog.model import Durability, StoreStats
 from stratalog.options import StoreOptions, TopicOptions
 from stratalog.projections.catalog import Catalog
+from stratalog.projections.replay import Replay
 from stratalog.topic import Topic
+from stratalog.upkeep import Upkeep
 from stratalog.view import View, read_store_file
 
 logger = logging.getLogger("stratalog")
@@ -68,6 +70,7 @@ class Store:
         self._fs = PosixFileSystem() if fs is None else fs
         self._lock: Lock | None = None
         self._log: Log | None = None
+        self._upkeep: Upkeep | None = None
         self._view: View | None = None
         self._topics_lock = threading.Lock()
         self._handles: dict[str, Topic] = {}
@@ -90,15 +93,31 @@ class Store:
         self._lock = self._fs.lock(lock_path(self.path), _holder())
         try:
             self._store_file = self._read_or_create()
-            self._log = Log(self._fs, self.path, self.options, self.clock, background=background)
+            self._recover(background)
         except BaseException:
             self._lock.close()
             raise
-        self._replay = self._log.replay
+
+    def _recover(self, background: bool) -> None:
+        """Go on where the last writer stopped, however it stopped."""
+        fs, path = self._fs, self.path
+        self._replay = Replay(fs, path, self._store_file.identity)
+        self._replay.advance()
         self._catalog = Catalog(self._replay)
-        self.damage = None if self._log.damage is None else str(self._log.damage)
-        if self.damage is not None:
-            self.is_read_only = True
+        damage = self._replay.damage()
+        self.damage = None if damage is None else str(damage)
+        if damage is not None:
+            self.is_read_only = True  # what repair has to judge stays as it is
+            return
+        self._replay.clean_up()
+        replay = self._replay
+        self._log = Log(fs, path, self.options, self.clock, replay.reader, replay.scanners)
+        for topic in self._catalog.topics():
+            self._log.attach(topic)
+        self._upkeep = Upkeep(self._log, replay, self._catalog, self.options, self.clock)
+        if background:
+            self._log.start()
+            self._upkeep.start()
         for torn in self._log.torn:
             logger.warning(
                 "%s: cut %d unfinished bytes off at position %d: what a crash left of appends "
@@ -189,6 +208,19 @@ class Store:
         assert self._log is not None
         self._log.sync()
 
+    def checkpoint(self) -> None:
+        """Put the records of the log into segments now; this happens by itself all the time."""
+        self._upkept().checkpoint()
+
+    def snapshot(self) -> None:
+        """Checkpoint, make a snapshot, and give up the log that nobody needs any more."""
+        self._upkept().snapshot()
+
+    def _upkept(self) -> Upkeep:
+        self.check_writable()
+        assert self._upkeep is not None
+        return self._upkeep
+
     def stats(self) -> StoreStats:
         """Numbers about the store, taken from memory."""
         self._check_open()
@@ -204,7 +236,7 @@ class Store:
             read_only=self.is_read_only,
             topics=len(topics),
             records=sum(topic.committed - topic.earliest for topic in topics),
-            bytes=sum(topic.index.total_bytes() for topic in topics),
+            bytes=sum(t.index.total_bytes() + t.history.total_bytes() for t in topics),
             shards=len(shards) or len(self._replay.scanners),
             commits=sum(shard.commits for shard in shards),
             committed_frames=sum(shard.committed_entries for shard in shards),
@@ -222,13 +254,20 @@ class Store:
             self.is_closed = True
         _open_stores.discard(self)
         try:
+            if self._upkeep is not None:
+                self._upkeep.stop()
             if self._log is not None:
-                self._log.close(self._catalog.topics())
+                self._log.finish(self._catalog.topics())
+            if self._upkeep is not None:
+                self._upkeep.finish()
         finally:
+            if self._log is not None:
+                self._log.close()
             for topic in self._catalog.topics():
                 topic.is_plain = False  # sends appends to the check that says "closed"
                 topic.wake()
             self._replay.reader.close()
+            self._replay.pool.close()
             if self._lock is not None:
                 self._lock.close()
 
@@ -270,7 +309,7 @@ class Store:
         self._check_open()
         if self._view is not None:
             self._view.refresh()
-        elif self._log is not None and self._log.damage is None:
+        elif self._log is not None:
             topic.settle()
 
     def wait(self, topic: TopicLog, offset: int, timeout: float | None) -> bool:

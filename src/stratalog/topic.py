@@ -13,10 +13,11 @@ from stratalog.errors import OffsetOutOfRangeError, OptionError, TooLargeError, 
 from stratalog.format.columns import encode_columns, encode_values
 from stratalog.inputs import check_bytes, check_time, columns_of, record_extras, rising
 from stratalog.log.group import AppendFuture, Entry, records_entry
-from stratalog.log.read import Slice, read_batches, read_living
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
 from stratalog.model import Durability, Gap, Record, TopicStats
 from stratalog.options import TopicOptions, check_durability, check_range
+from stratalog.segments.read import offset_at, read_living
+from stratalog.segments.segment import Slice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -291,17 +292,7 @@ class Topic:
         """The first offset whose record has this time or a later one; `next_offset` if none."""
         wanted = check_time("timestamp", timestamp)
         self._store.settle(self._log)
-        log = self._log
-        index = log.index
-        number = index.find_time(wanted)
-        if number >= len(index):
-            return log.committed
-        place = index.place(number)
-        for part in read_batches(log, place.base_offset, place.base_offset + place.count):
-            if isinstance(part, Slice):
-                batch = part.batch
-                return int(batch.offsets()[np.searchsorted(batch.timestamps(), wanted)])
-        return log.committed
+        return offset_at(self._log, wanted)
 
     def watch(
         self, start: int | None = None, timeout: float | None = None
@@ -332,7 +323,7 @@ class Topic:
             earliest=log.earliest,
             next_offset=log.committed,
             records=log.committed - log.earliest,
-            bytes=log.index.total_bytes(),
+            bytes=log.index.total_bytes() + log.history.total_bytes(),
             frames=len(log.index),
             newest_timestamp=log.last_timestamp,
             durability=str(self.durability),

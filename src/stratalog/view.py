@@ -13,9 +13,9 @@ from stratalog.errors import FormatError, NotAStoreError
 from stratalog.format.names import store_path
 from stratalog.format.store import StoreFile, decode_store
 from stratalog.fs import FileSystem
-from stratalog.log.replay import Replay
 from stratalog.log.topic import TopicLog
 from stratalog.projections.catalog import Catalog
+from stratalog.projections.replay import Replay
 
 # How often a waiting reader looks for news of another process.
 _POLL_SECONDS = 0.02
@@ -27,7 +27,10 @@ class View:
     def __init__(self, fs: FileSystem, root: str) -> None:
         self._lock = threading.Lock()
         self.store_file = read_store_file(fs, root)
-        self.replay = Replay(fs, root)
+        self.replay = Replay(fs, root, self.store_file.identity)
+        self.replay.refresh = self.refresh
+        for topic in self.replay.topics.values():
+            topic.history.refresh = self.refresh
         self.replay.advance()
         self.catalog = Catalog(self.replay)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from stratalog.format.frame import FrameHeader, FrameType
+from stratalog.format.names import parse_numbered
 from stratalog.log.files import LogFiles
 from stratalog.log.group import Entry
 from stratalog.log.reader import LogReader
@@ -50,7 +51,10 @@ def scan(disk: FakeDisk) -> list[int]:
         assert body == entry(header.base_offset).body
         found.append(header.base_offset)
 
-    scanner = ShardScanner(disk, DIRECTORY)
+    lsns = [parse_numbered(name) for name in disk.listdir(DIRECTORY)]
+    scanner = ShardScanner(
+        disk, DIRECTORY, min((lsn for lsn in lsns if lsn is not None), default=0)
+    )
     scanner.advance(apply)
     assert not scanner.damages, scanner.damages
     return found

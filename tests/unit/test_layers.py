@@ -29,9 +29,10 @@ LAYERS = [
     ["clock", "metrics"],
     ["fs", "format"],
     ["inputs", "testing"],
-    ["log", "segments"],
+    ["log"],
+    ["segments"],
     ["projections"],
-    ["view"],
+    ["upkeep", "view"],
     ["topic", "queue", "group", "table", "series"],
     ["store"],
     [""],  # the package itself: open() and the public names

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from stratalog.errors import CorruptionError, OptionError, TooLargeError, WrongTypeError
 from stratalog.format.batch import Batch, Binary
-from stratalog.format.columns import pad, validity_bits
+from stratalog.format.columns import add_timestamps, pad, validity_bits
 from stratalog.format.frame import Flag
 from stratalog.model import Operation
 from stratalog.options import TIME_MAX, check_known
@@ -155,13 +155,24 @@ class ArrowColumns:
         self,
         timestamps: npt.NDArray[np.int64] | None,
         expires_at: npt.NDArray[np.int64] | None,
+        offsets: npt.NDArray[np.int64] | None = None,
     ) -> tuple[int, bytes]:
-        """Flags and body; times are the caller's, absolute and never going back."""
+        """Flags and body; times are the caller's, absolute and never going back.
+
+        So are offsets, which rise, of a batch for a segment; without holes in them, or without
+        them, they are dense.
+        """
         flags = 0
         parts: list[Any] = []
         if timestamps is not None and timestamps[0] != timestamps[-1]:
-            flags |= Flag.TIMESTAMPS
-            parts.append((timestamps - timestamps[0]).tobytes())
+            if offsets is not None:
+                flags |= add_timestamps(parts, timestamps)
+            else:
+                flags |= Flag.TIMESTAMPS
+                parts.append((timestamps - timestamps[0]).tobytes())
+        if offsets is not None and offsets[-1] - offsets[0] >= self.count:
+            flags |= Flag.OFFSETS
+            parts.append(pad((offsets - offsets[0]).astype(np.uint32).tobytes()))
         flags |= self._add_nullable(parts, "key", Flag.KEYS)
         value = self._columns["value"]
         if value.null_count:

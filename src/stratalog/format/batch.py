@@ -41,7 +41,7 @@ class Binary(NamedTuple):
 class _Cursor:
     """Takes sections off a body in order, never past its end."""
 
-    def __init__(self, body: bytes, start: int, end: int, count: int) -> None:
+    def __init__(self, body: bytes | memoryview, start: int, end: int, count: int) -> None:
         self.body = body
         self.count = count
         self.position = start
@@ -86,14 +86,17 @@ class Batch:
 
     __slots__ = (
         "base_offset", "base_timestamp", "body", "count", "expires_at", "headers", "key", "node",
-        "not_before", "offset_deltas", "operation", "priority", "tag", "timestamp_deltas", "value",
+        "not_before", "offset_deltas", "operation", "priority", "size", "tag", "timestamp_deltas",
+        "value",
     )  # fmt: skip
 
     base_offset: int
     base_timestamp: int
-    body: bytes
+    body: bytes | memoryview
     count: int
-    timestamp_deltas: Int64s | None
+    size: int
+    """Bytes of its sections, decompressed; `body` may hold more than them."""
+    timestamp_deltas: Int64s | npt.NDArray[np.uint32] | None
     offset_deltas: npt.NDArray[np.uint32] | None
     key: Binary | None
     value: Binary
@@ -106,7 +109,7 @@ class Batch:
     operation: npt.NDArray[np.uint8] | None
 
     @classmethod
-    def parse(cls, header: FrameHeader, body: bytes, start: int = 0) -> Batch:
+    def parse(cls, header: FrameHeader, body: bytes | memoryview, start: int = 0) -> Batch:
         """Find the sections of a verified body at `start`; raises `CorruptionError`."""
         if header.count == 0:
             raise CorruptionError("batch of no records")
@@ -115,11 +118,12 @@ class Batch:
         flags = header.flags
         end = start + header.body_length
         if flags & CODEC_MASK:
-            body = decompress(body[start:end], flags & CODEC_MASK)
+            body = decompress(bytes(body[start:end]), flags & CODEC_MASK)
             start, end = 0, len(body)
         batch = cls()
         count = batch.count = header.count
         batch.body = body
+        batch.size = end - start
         batch.base_offset = header.base_offset
         batch.base_timestamp = header.base_timestamp
         cursor = _Cursor(body, start, end, count)
@@ -133,7 +137,14 @@ class Batch:
             cursor.finish()
             _check_deltas(batch, header.max_timestamp)
             return batch
-        batch.timestamp_deltas = optional(Flag.TIMESTAMPS, np.int64)
+        is_short = bool(flags & Flag.SHORT_TIMESTAMPS)
+        if is_short and flags & Flag.TIMESTAMPS:
+            raise CorruptionError("batch has its timestamps twice")
+        batch.timestamp_deltas = (
+            optional(Flag.SHORT_TIMESTAMPS, np.uint32)
+            if is_short
+            else optional(Flag.TIMESTAMPS, np.int64)
+        )
         batch.offset_deltas = optional(Flag.OFFSETS, np.uint32)
         batch.key = cursor.binary(count, nullable=True) if flags & Flag.KEYS else None
         batch.value = cursor.binary(count, nullable=bool(flags & Flag.NULL_VALUES))
@@ -153,6 +164,37 @@ class Batch:
         self.tag = self.node = self.priority = self.expires_at = None
         self.not_before = self.operation = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing but values, none of them None, and their times."""
+        rest: tuple[object, ...] = (
+            self.offset_deltas, self.key, self.headers, self.tag, self.node, self.priority,
+            self.expires_at, self.not_before, self.operation,
+        )  # fmt: skip
+        return self.value.validity < 0 and rest.count(None) == len(rest)
+
+    def range_of(self, start: int, end: int) -> tuple[int, int]:
+        """The records between two offsets, by index: the first of them and the one behind."""
+        low, high = start - self.base_offset, end - self.base_offset
+        if self.offset_deltas is None:
+            return min(max(low, 0), self.count), min(max(high, 0), self.count)
+        bounds = np.array([max(low, 0), max(high, 0)], np.int64)
+        first, last = np.searchsorted(self.offset_deltas, bounds).tolist()
+        return first, last
+
+    def offset_of(self, index: int) -> int:
+        """The offset of one record."""
+        if self.offset_deltas is None:
+            return self.base_offset + index
+        return self.base_offset + int(self.offset_deltas[index])
+
+    def offset_at(self, timestamp: int) -> int:
+        """The first offset with this time or a later one; there is one."""
+        if self.timestamp_deltas is None:
+            return self.base_offset
+        after = max(timestamp - self.base_timestamp, 0)
+        return self.offset_of(int(np.searchsorted(self.timestamp_deltas, after)))
+
     def offsets(self, first: int = 0, end: int | None = None) -> npt.NDArray[np.int64]:
         """Offsets of the records."""
         end = self.count if end is None else end
@@ -164,7 +206,8 @@ class Batch:
         """Nanoseconds of the records."""
         end = self.count if end is None else end
         if self.timestamp_deltas is not None:
-            return self.timestamp_deltas[first:end] + self.base_timestamp
+            deltas = self.timestamp_deltas[first:end].astype(np.int64, copy=False)
+            return deltas + self.base_timestamp
         return np.full(end - first, self.base_timestamp, np.int64)
 
     def values(self, first: int = 0, end: int | None = None) -> list[bytes | None]:
@@ -189,8 +232,11 @@ class Batch:
         return list(map(Record, *fields))
 
     def _items(self, column: Binary, first: int, end: int) -> list[bytes | None]:
-        body = self.body
-        places = (column.ends[first : end + 1] + column.start).tolist()
+        body, start = self.body, column.start
+        if type(body) is not bytes:  # a map: what is wanted of it is copied at once
+            low, high = int(column.ends[first]), int(column.ends[end])
+            body, start = bytes(body[start + low : start + high]), -low
+        places = (column.ends[first : end + 1] + start).tolist()
         items: list[bytes | None] = [body[a:b] for a, b in pairwise(places)]
         if column.validity >= 0:
             for index in np.flatnonzero(~self.valid(column)[first:end]).tolist():

@@ -5,7 +5,8 @@ with a flag are there only when the header has that flag. `n` is the header's co
 
 | section | flag | content |
 |---|---|---|
-| timestamps | TIMESTAMPS | i64 x n, nanoseconds after base_timestamp; absent: all equal to it |
+| timestamps | TIMESTAMPS | i64 x n, nanoseconds after base_timestamp |
+| timestamps | SHORT_TIMESTAMPS | u32 x n instead, where that is enough; neither: all are the base |
 | offsets | OFFSETS | u32 x n, after base_offset, rising from 0; absent: dense |
 | key | KEYS | validity bits (n, lowest first); i32 x (n+1) ends from 0; bytes |
 | value validity | NULL_VALUES | bits (n, lowest first); absent: no value is None |
@@ -27,6 +28,7 @@ from collections.abc import Sequence
 from itertools import accumulate, chain
 
 import numpy as np
+import numpy.typing as npt
 
 from stratalog.errors import TooLargeError
 from stratalog.format.frame import BODY_BYTES_MAX, Flag
@@ -35,6 +37,7 @@ Header = tuple[bytes, bytes]
 
 # Ends of up to this many equal lengths are kept ready: 64 KiB each at most.
 _UNIFORM_COUNT_MAX = 1 << 14
+_SHORT_MAX = (1 << 32) - 1  # nanoseconds: 4.3 seconds
 _ONE = struct.Struct("<ii")
 _PADDING = [bytes(n) for n in range(8)]
 
@@ -137,6 +140,19 @@ def encode_values(values: Sequence[bytes]) -> bytes | None:
         return None
     # A memoryview's len counts items: the caller must take such values one by one.
     return body if len(body) == len(ends) + total + len(padding) else None
+
+
+def add_timestamps(parts: list[bytes], stamps: npt.NDArray[np.int64]) -> int:
+    """Add the section of times that rise and are not all the same; returns its flag.
+
+    The short form is for segments: they are written once and kept, the log is read once.
+    """
+    deltas = stamps - stamps[0]
+    if deltas[-1] <= _SHORT_MAX:
+        parts.append(pad(deltas.astype(np.uint32).tobytes()))
+        return Flag.SHORT_TIMESTAMPS
+    parts.append(deltas.tobytes())
+    return Flag.TIMESTAMPS
 
 
 def pad(data: bytes) -> bytes:

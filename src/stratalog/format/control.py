@@ -1,14 +1,19 @@
-"""Bodies of control frames: MessagePack maps, padded with zeros to a multiple of 8.
+"""Bodies of control frames: MessagePack maps and a few numbers, padded to a multiple of 8.
 
 Control body, little-endian:
 
 | field | type | meaning |
 |---|---|---|
-| length | u32 | bytes of MessagePack that follow |
+| length | u32 | bytes that follow: MessagePack, or what the type of the frame says |
 | reserved | u32 | zero, checked |
 
 A `TOPIC` frame's body is a `TopicBody`; its header has the topic's id, and the number of the
 change (0 when created) in `base_offset`: the highest number wins, wherever it is replayed from.
+A `DELETE` frame's body is a set of offsets in the portable format of 64-bit Roaring bitmaps.
+A `LOST` frame's body is one too: offsets that were damaged and given up by a repair. A `TIER`
+frame's body is a `Segment summary`, then the address of the cold store, UTF-8. A `DROP`
+frame's body is the topic's last `TopicBody`; that of a `SKIP` frame means nothing.
+
 A `RESERVE` frame's body is its number, again the highest wins; the offset that an ephemeral
 topic goes on from is in `base_offset`.
 
@@ -17,6 +22,24 @@ Reserve body, little-endian:
 | field | type | meaning |
 |---|---|---|
 | number | u64 | of the reservation, from 1 |
+
+A `CHECKPOINT` frame says that records below `base_offset` are in segments, durably.
+
+Checkpoint body, little-endian:
+
+| field | type | meaning |
+|---|---|---|
+| segment | u64 | first offset of the open segment |
+| position | u64 | its durable bytes, which end with a whole batch; 0 when none is open |
+
+A `FLOOR` frame says that records below `base_offset` are gone. Both numbers only ever rise.
+
+Floor body, little-endian:
+
+| field | type | meaning |
+|---|---|---|
+| evicted_below | u64 | below this they went without being asked for: readers see a gap |
+| reason | u64 | why they last did: 0 never, 1 retention, 2 time to live, 3 damage |
 """
 
 from __future__ import annotations
@@ -24,9 +47,11 @@ from __future__ import annotations
 import struct
 
 import msgspec
+from pyroaring import BitMap64
 
 from stratalog.errors import CorruptionError
 from stratalog.format.frame import ALIGNMENT
+from stratalog.format.segment import SUMMARY, SUMMARY_BYTES, Summary, decode_summaries
 
 PREFIX = struct.Struct("<II")
 assert PREFIX.size == 8
@@ -35,18 +60,29 @@ assert PREFIX.size == 8
 RESERVE = struct.Struct("<Q")
 assert RESERVE.size == 8
 
+CHECKPOINT = struct.Struct("<QQ")
+assert CHECKPOINT.size == 16
+
+FLOOR = struct.Struct("<QQ")
+assert FLOOR.size == 16
+
+REASONS = ("", "evicted", "expired", "damaged")
+"""Why records are gone, by the number in a `FLOOR` frame."""
+
+_OFFSET_MAX = (1 << 63) - 1
 
 # Nothing nested: decoding takes no more memory and no deeper a stack than the body has bytes.
 Option = str | int | float | bool | None
 
 
-class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TopicBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A topic as the log remembers it."""
 
     name: str
     kind: str
     created_at: int
     options: dict[str, Option]
+    epoch: int = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -55,21 +91,99 @@ _topic_decoder = msgspec.msgpack.Decoder(TopicBody)
 
 def encode_topic(topic: TopicBody) -> bytes:
     """The body of a `TOPIC` frame."""
-    data = _encoder.encode(topic)
-    return b"".join((PREFIX.pack(len(data), 0), data, bytes(-len(data) % ALIGNMENT)))
+    return _wrap(_encoder.encode(topic))
 
 
 def decode_topic(body: bytes) -> TopicBody:
     """Read the body of a `TOPIC` frame."""
+    try:
+        return _topic_decoder.decode(_unwrap(body))
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"topic frame does not decode: {error}") from error
+
+
+def encode_delete(offsets: BitMap64) -> bytes:
+    """The body of a `DELETE` frame."""
+    return _wrap(offsets.serialize())
+
+
+def decode_delete(body: bytes) -> BitMap64:
+    """Read the body of a `DELETE` frame."""
+    return decode_offsets(_unwrap(body))
+
+
+def decode_offsets(data: bytes) -> BitMap64:
+    """Read a set of offsets."""
+    try:
+        offsets = BitMap64.deserialize(data)
+    except ValueError as error:
+        raise CorruptionError(f"a set of offsets does not decode: {error}") from error
+    if offsets and offsets.max() > _OFFSET_MAX:
+        raise CorruptionError(f"a set of offsets has {offsets.max()}, which is too large")
+    return offsets
+
+
+def encode_tier(summary: Summary, location: str) -> bytes:
+    """The body of a `TIER` frame."""
+    return _wrap(SUMMARY.pack(*summary) + location.encode())
+
+
+def decode_tier(body: bytes) -> tuple[Summary, str]:
+    """Read the body of a `TIER` frame: the segment, and where it is."""
+    data = _unwrap(body)
+    summaries = decode_summaries(data[:SUMMARY_BYTES])
+    if not summaries:
+        raise CorruptionError("tier frame cut short")
+    try:
+        return summaries[0], data[SUMMARY_BYTES:].decode()
+    except UnicodeDecodeError as error:
+        raise CorruptionError(f"tier frame has an address that is not UTF-8: {error}") from error
+
+
+def encode_checkpoint(segment: int, position: int) -> bytes:
+    """The body of a `CHECKPOINT` frame."""
+    return CHECKPOINT.pack(segment, position)
+
+
+def decode_checkpoint(body: bytes) -> tuple[int, int]:
+    """Read the body of a `CHECKPOINT` frame: the open segment and its durable bytes."""
+    _check_length("checkpoint", body, CHECKPOINT.size)
+    segment, position = CHECKPOINT.unpack(body)
+    if segment > _OFFSET_MAX or position > _OFFSET_MAX:
+        raise CorruptionError("checkpoint frame has a number that is too large")
+    return segment, position
+
+
+def encode_floor(evicted_below: int, reason: str) -> bytes:
+    """The body of a `FLOOR` frame."""
+    return FLOOR.pack(evicted_below, REASONS.index(reason))
+
+
+def decode_floor(body: bytes) -> tuple[int, str]:
+    """Read the body of a `FLOOR` frame: where evicted records end, and the reason."""
+    _check_length("floor", body, FLOOR.size)
+    evicted_below, reason = FLOOR.unpack(body)
+    if evicted_below > _OFFSET_MAX or reason >= len(REASONS):
+        raise CorruptionError(f"floor frame with offset {evicted_below} and reason {reason}")
+    return evicted_below, REASONS[reason]
+
+
+def _wrap(data: bytes) -> bytes:
+    return b"".join((PREFIX.pack(len(data), 0), data, bytes(-len(data) % ALIGNMENT)))
+
+
+def _unwrap(body: bytes) -> bytes:
     if len(body) < PREFIX.size:
         raise CorruptionError("control body cut short")
     length, reserved = PREFIX.unpack_from(body)
     if reserved != 0 or not 0 <= len(body) - PREFIX.size - length < ALIGNMENT:
         raise CorruptionError(f"control body of {len(body)} bytes claims {length}")
-    try:
-        return _topic_decoder.decode(body[PREFIX.size : PREFIX.size + length])
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise CorruptionError(f"topic frame does not decode: {error}") from error
+    return body[PREFIX.size : PREFIX.size + length]
+
+
+def _check_length(what: str, body: bytes, length: int) -> None:
+    if len(body) != length:
+        raise CorruptionError(f"{what} body of {len(body)} bytes, {length} expected")
 
 
 def encode_reserve(number: int) -> bytes:
@@ -79,7 +193,6 @@ def encode_reserve(number: int) -> bytes:
 
 def decode_reserve(body: bytes) -> int:
     """Read the body of a `RESERVE` frame."""
-    if len(body) != RESERVE.size:
-        raise CorruptionError(f"reserve body of {len(body)} bytes, {RESERVE.size} expected")
+    _check_length("reserve", body, RESERVE.size)
     number: int = RESERVE.unpack(body)[0]
     return number

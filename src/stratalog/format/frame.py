@@ -7,7 +7,7 @@ Frame header, little-endian:
 | magic | 4s | `STRA` |
 | version | u8 | format version, 1 |
 | type | u8 | what the body is: see `FrameType`; 0 is never written (preallocated zeros) |
-| flags | u16 | bits 0-2 the codec, bits 3-13 the optional columns, bits 14-15 zero |
+| flags | u16 | bits 0-2 the codec, bits 3-14 the optional columns, bit 15 zero |
 | body_length | u32 | bytes after the header, a multiple of 8 |
 | count | u32 | records in the body; 0 for control frames |
 | topic_id | u64 | interned id of the topic |
@@ -64,6 +64,16 @@ class FrameType(enum.IntEnum):
     ADOPT = 7
     RESERVE = 8
     """Offsets below `base_offset` may have been given out by an ephemeral topic."""
+    FLOOR = 9
+    """Records below `base_offset` are gone for good."""
+    TIER = 10
+    """The segment that starts at `base_offset` is in the cold store."""
+    DROP = 11
+    """The topic is gone; its id is never used again."""
+    LOST = 12
+    """Offsets of a topic that were damaged and given up."""
+    SKIP = 13
+    """Stands where a repair found damage, so that the frames behind it are reached."""
 
 
 class Flag:
@@ -83,10 +93,11 @@ class Flag:
     EXPIRES_AT = 1 << 11
     NOT_BEFORE = 1 << 12
     OPERATIONS = 1 << 13
+    SHORT_TIMESTAMPS = 1 << 14
 
 
 CODEC_MASK = 0b111
-_FLAGS_UNKNOWN = 0xFFFF ^ (CODEC_MASK | 0x3FF8)
+_FLAGS_UNKNOWN = 0xFFFF ^ (CODEC_MASK | 0x7FF8)
 _TYPES = frozenset(FrameType)
 
 
@@ -160,7 +171,7 @@ def decode_header(data: bytes, position: int = 0, *, seed: int) -> FrameHeader:
     return decoded
 
 
-def check_body(header: FrameHeader, data: bytes, start: int = 0) -> None:
+def check_body(header: FrameHeader, data: bytes | memoryview, start: int = 0) -> None:
     """Verify the body at `start` against its header; raises `CorruptionError`."""
     body = memoryview(data)[start : start + header.body_length]
     if len(body) != header.body_length:

@@ -6,8 +6,14 @@
     <store>/lock                         held by the one writer; names it
     <store>/log/shard-NN/<lsn>.log       the log; the name is the lsn of the first byte
     <store>/log/shard-NN/<lsn>.free      a log file that is no longer needed, to be used again
+    <store>/topics/<id>/<offset>.open    the segment being written; the name is its first offset
+    <store>/topics/<id>/<offset>.seg     a sealed segment, which never changes
+    <store>/topics/<id>/<offset>.tmp     a segment being rewritten
+    <store>/snapshots/<number>.snap      all projections at one position of the log
+    <store>/snapshots/<number>.tmp       a snapshot being written
 
-A user's name is never a path: topics have interned ids.
+A user's name is never a path: topics have interned ids, here in 16 hexadecimal digits. In the cold
+store a segment is called `<id>/<offset>.seg`, as it is here.
 """
 
 from __future__ import annotations
@@ -65,8 +71,45 @@ def free_file_path(directory: str, first_lsn: int) -> str:
     return os.path.join(directory, f"{first_lsn:0{_DIGITS}d}.free")
 
 
-def parse_log_file(name: str, suffix: str = ".log") -> int | None:
-    """The lsn in a log file's name, or None for any other name."""
+def topics_path(root: str) -> str:
+    """The directory of all topics' segments."""
+    return os.path.join(root, "topics")
+
+
+def topic_path(root: str, topic_id: int) -> str:
+    """The directory of one topic's segments."""
+    return os.path.join(root, "topics", f"{topic_id:016x}")
+
+
+def parse_topic(name: str) -> int | None:
+    """The id in the name of a topic's directory, or None for any other name."""
+    if len(name) != 16 or not set(name) <= set("0123456789abcdef"):
+        return None
+    return int(name, 16)
+
+
+def segment_name(first_offset: int, suffix: str = ".seg") -> str:
+    """A segment's own name, by its first offset."""
+    return f"{first_offset:0{_DIGITS}d}{suffix}"
+
+
+def cold_name(topic_id: int, first_offset: int) -> str:
+    """A segment's name in the cold store."""
+    return f"{topic_id:016x}/{segment_name(first_offset)}"
+
+
+def snapshots_path(root: str) -> str:
+    """The directory of snapshots."""
+    return os.path.join(root, "snapshots")
+
+
+def snapshot_path(root: str, number: int, suffix: str = ".snap") -> str:
+    """A snapshot; a higher number is a later one."""
+    return os.path.join(root, "snapshots", f"{number:0{_DIGITS}d}{suffix}")
+
+
+def parse_numbered(name: str, suffix: str = ".log") -> int | None:
+    """The number in a name of twenty digits and a suffix, or None for any other name."""
     digits = name.removesuffix(suffix)
     if len(digits) == _DIGITS == len(name) - len(suffix) and digits.isascii() and digits.isdigit():
         return int(digits)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from stratalog.fs.posix import PosixFileSystem
+from stratalog.fs.posix import PosixFileSystem, forget_pages
 
 Mode = Literal["read", "write", "create"]
 """`read` an existing file, `write` an existing file, or `create` one that must not exist."""
@@ -92,4 +92,4 @@ class FileSystem(Protocol):
         """Note that `file` is about to be called durable up to position `end`."""
 
 
-__all__ = ["File", "FileSystem", "Lock", "Mode", "PosixFileSystem"]
+__all__ = ["File", "FileSystem", "Lock", "Mode", "PosixFileSystem", "forget_pages"]

@@ -167,3 +167,10 @@ def _self_and_parents(path: str) -> list[str]:
     while (parent := os.path.dirname(paths[-1])) != paths[-1]:
         paths.append(parent)
     return paths
+
+
+def forget_pages(view: memoryview) -> None:
+    """Give the pages of a map back; they are read again when they are next touched."""
+    mapped = view.obj
+    if isinstance(mapped, mmap.mmap) and not mapped.closed:
+        mapped.madvise(mmap.MADV_DONTNEED)

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from stratalog.errors import DiskFullError, SyncFailedError
 from stratalog.format.frame import ALIGNMENT, HEADER_BYTES, encode_header
-from stratalog.format.names import free_file_path, log_file_path, parse_log_file
+from stratalog.format.names import free_file_path, log_file_path, parse_numbered
 from stratalog.fs import File, FileSystem
 from stratalog.log.group import Entry
 from stratalog.log.reader import LogReader
@@ -75,7 +75,7 @@ class LogFiles:
         self._recycled = False
         self._fill_lock = threading.Lock()
         self._wake_below = 0
-        spare = (parse_log_file(name, ".free") for name in fs.listdir(directory))
+        spare = (parse_numbered(name, ".free") for name in fs.listdir(directory))
         self._spare = [lsn for lsn in spare if lsn is not None]
         if first_lsn < 0:
             fs.makedirs(directory)
@@ -109,7 +109,7 @@ class LogFiles:
         """
         room = self._options.log_file_bytes - self.position
         if HEADER_BYTES + len(entries[start].body) > room and self.position:
-            self._rotate()
+            self.rotate()
             room = self._options.log_file_bytes
         end = start
         while end < len(entries):
@@ -170,7 +170,7 @@ class LogFiles:
     def release(self, lsn: int) -> list[int]:
         """Give up complete files whose every byte is below `lsn`; returns their first lsns."""
         names = self._fs.listdir(self.directory)
-        lsns = sorted(found for name in names if (found := parse_log_file(name)) is not None)
+        lsns = sorted(found for name in names if (found := parse_numbered(name)) is not None)
         done = [first for first, end in pairwise(lsns) if end <= lsn]
         for first in done:
             path = log_file_path(self.directory, first)
@@ -186,14 +186,19 @@ class LogFiles:
     def close(self, *, trim: bool) -> None:
         """Let the active file go; it was synced by whoever closes the shard.
 
-        `trim` gives back what was zero-filled ahead: a closed store takes what it holds.
+        `trim` gives back what was zero-filled ahead, and spare files: a closed store takes what it
+        holds.
         """
-        if trim and self._prepared > self.position:
+        if trim:
             with contextlib.suppress(OSError):  # zeros behind the end do no harm
-                self.file.truncate(self.position)
+                if self._prepared > self.position:
+                    self.file.truncate(self.position)
+                while self._spare:
+                    self._fs.unlink(free_file_path(self.directory, self._spare.pop()))
         self.file.close()
 
-    def _rotate(self) -> None:
+    def rotate(self) -> None:
+        """Go on in a new file, once this one is durable."""
         self.sync()
         self._begin(self.lsn)
 

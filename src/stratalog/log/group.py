@@ -21,7 +21,7 @@ class Entry:
 
     __slots__ = (
         "base_offset", "base_timestamp", "body", "body_checksum", "count", "flags", "is_in_memory",
-        "max_timestamp", "topic", "topic_id", "type",
+        "max_timestamp", "on_commit", "topic", "topic_id", "type",
     )  # fmt: skip
 
     def __init__(
@@ -35,6 +35,7 @@ class Entry:
         count: int = 0,
         base_timestamp: int = 0,
         max_timestamp: int = 0,
+        on_commit: Callable[[], None] | None = None,
     ) -> None:
         self.type = type
         self.topic_id = topic_id
@@ -47,6 +48,8 @@ class Entry:
         self.max_timestamp = max_timestamp
         self.body_checksum = body_checksum(body)
         self.is_in_memory = topic is not None and topic.is_ephemeral
+        self.on_commit = on_commit
+        """Of a control frame: makes it state, in log order; may be called again."""
 
 
 class Pending:

@@ -92,11 +92,14 @@ class FrameIndex:
         return sum(self._lengths)
 
     def holes(self, start: int) -> list[tuple[int, int]]:
-        """First and last offset of every hole from `start` on; while nobody publishes."""
+        """First and last offset of every hole from `start` on; while nobody publishes.
+
+        The first frame may begin before `start`: a segment can end in the middle of one.
+        """
         bases = np.frombuffer(self._base_offsets, np.int64)
         ends = bases + np.frombuffer(self._counts, np.uint32)
         starts = np.concatenate(([start], ends[:-1]))
-        return [(int(starts[i]), int(bases[i]) - 1) for i in np.flatnonzero(bases != starts)]
+        return [(int(starts[i]), int(bases[i]) - 1) for i in np.flatnonzero(bases > starts)]
 
     def sorted(self) -> FrameIndex:
         """The same frames in offset order."""
@@ -105,6 +108,14 @@ class FrameIndex:
         for name in self.__slots__:
             source = getattr(self, name)
             setattr(index, name, array(source.typecode, map(source.__getitem__, order)))
+        return index
+
+    def behind(self, offset: int) -> FrameIndex:
+        """The frames with records at `offset` or behind it; while nobody publishes."""
+        start = self.find(offset)
+        index = FrameIndex()
+        for name in self.__slots__:
+            setattr(index, name, getattr(self, name)[start:])
         return index
 
     def max_timestamp(self, index: int) -> int:

@@ -1,33 +1,44 @@
-"""All shards of a store together: replay on open, routing of topics, background flush.
+"""All shards of a store together: routing of topics, control frames, background flush.
 
-Replay reads every shard that is there, whatever the number of shards now is: frames say which
-topic they belong to, and a topic whose frames are in several shards is put in order by offset.
+Any number of shards opens any directory: frames say which topic they belong to, and a topic whose
+frames are in several shards is put in order by offset.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from xxhash import xxh3_64_intdigest
 
 from stratalog.clock import Clock
-from stratalog.errors import ClosedError, DamagedError, StratalogError
+from stratalog.errors import ClosedError, StratalogError
 from stratalog.format.control import TopicBody, encode_topic
 from stratalog.format.frame import FrameType
 from stratalog.format.names import shard_path
 from stratalog.fs import FileSystem
 from stratalog.log.files import LogFiles
-from stratalog.log.group import Entry
-from stratalog.log.replay import Replay
-from stratalog.log.scan import TornTail
+from stratalog.log.group import Entry, Group
+from stratalog.log.reader import LogReader
+from stratalog.log.scan import ShardScanner, TornTail
 from stratalog.log.shard import Shard, again
 from stratalog.log.ticker import Ticker
 from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
 
 _T = TypeVar("_T")
+
+
+class Control(NamedTuple):
+    """A control frame of a topic, to be written."""
+
+    topic: TopicLog
+    type: int
+    base_offset: int
+    body: bytes
+    on_commit: Callable[[], None] | None
+    """Makes it state once it is durable; may be called again."""
 
 
 class Log:
@@ -39,43 +50,44 @@ class Log:
         root: str,
         options: StoreOptions,
         clock: Clock,
-        *,
-        background: bool = True,
+        reader: LogReader,
+        scanners: Mapping[int, ShardScanner],
     ) -> None:
         self._clock = clock
         self._options = options
         self._tick_lock = threading.Lock()
         self._synced_at = clock.monotonic()
-        self.replay = Replay(fs, root)
-        self.replay.advance()
         self.torn: list[TornTail] = []
-        self.damage: DamagedError | None = self.replay.damage()
         self.shards: list[Shard] = []
+        self.ended: dict[int, int] = {}
+        """Where shards end that are no longer written, because there are fewer now."""
+        self.on_tick: Callable[[], None] | None = None
+        """Called by the ticker after each round."""
         self._ticker = Ticker(
             self.tick, flush_interval=options.flush_interval, sync_interval=options.sync_interval
         )
-        if self.damage is not None:
-            return  # nothing on disk is touched: what repair has to judge stays as it is
-        self._open_shards(fs, root)
-        for topic in self.replay.topics.values():
-            self.attach(topic)
-        if background:
-            self._ticker.start()
+        self._open_shards(fs, root, reader, scanners)
 
-    def _open_shards(self, fs: FileSystem, root: str) -> None:
-        scanners = self.replay.scanners
+    def start(self) -> None:
+        """Begin to write in the background what nobody waits for."""
+        self._ticker.start()
+
+    def _open_shards(
+        self, fs: FileSystem, root: str, reader: LogReader, scanners: Mapping[int, ShardScanner]
+    ) -> None:
         self.torn = [torn for s in scanners.values() if (torn := s.torn_tail()) is not None]
         torn_paths = {torn.path for torn in self.torn}
         for number in sorted({*range(self._options.shards), *scanners}):
             scanner = scanners.get(number)
             first_lsn, position = (scanner.first_lsn, scanner.position) if scanner else (-1, 0)
             directory = shard_path(root, number)
-            reader, wake = self.replay.reader, self._ticker.wake
+            wake = self._ticker.wake
             files = LogFiles(fs, reader, directory, self._options, first_lsn, position, wake)
             files.recover(files.file.path in torn_paths)
             if number < self._options.shards:
                 self.shards.append(Shard(files, self._ticker.wake))
             else:
+                self.ended[number] = files.lsn
                 files.close(trim=True)
 
     def attach(self, topic: TopicLog) -> None:
@@ -85,16 +97,52 @@ class Log:
 
     def write_topic(self, topic: TopicLog) -> None:
         """Put a topic's options into the log, durably."""
-        body = TopicBody(topic.name, topic.kind, topic.created_at, topic.options.to_dict())
-        shard = topic.shard
-        with shard.lock:
-            shard.check()
-            entry = Entry(
-                FrameType.TOPIC, topic.id, encode_topic(body), base_offset=topic.version + 1
-            )
-            group = shard.enter(entry)
-        shard.commit(group)
+        body = TopicBody(
+            topic.name, topic.kind, topic.created_at, topic.options.to_dict(), topic.epoch
+        )
+        self.write([Control(topic, FrameType.TOPIC, topic.version + 1, encode_topic(body), None)])
         topic.version += 1
+
+    def write(self, controls: Sequence[Control]) -> None:
+        """Put control frames into the log, durably, and make them state, in log order."""
+        groups: list[tuple[Shard, Group]] = []
+        for control in controls:
+            topic, shard = control.topic, control.topic.shard
+            with shard.lock:
+                shard.check()
+                if control.type == FrameType.DROP:
+                    topic.drop()
+                entry = Entry(
+                    control.type, topic.id, control.body, base_offset=control.base_offset,
+                    on_commit=control.on_commit,
+                )  # fmt: skip
+                groups.append((shard, shard.enter(entry)))
+        for shard, group in groups:
+            shard.commit(group)
+
+    def positions(self) -> dict[int, int]:
+        """Per shard, the lsn below which everything is durable and can be read."""
+        positions = dict(self.ended)
+        for number, shard in enumerate(self.shards):
+            with shard.commit_lock:
+                positions[number] = shard.files.first_lsn + shard.files.synced
+        return positions
+
+    def release(self, positions: Mapping[int, int]) -> int:
+        """Give up log files that are not needed below these lsns; returns how many."""
+        released = 0
+        for number, shard in enumerate(self.shards):
+            if number in positions:
+                with shard.commit_lock:
+                    released += len(shard.files.release(positions[number]))
+        return released
+
+    def rotate(self) -> None:
+        """Go on in new files, so that all others can be given up."""
+        for shard in self.shards:
+            with shard.commit_lock:
+                if shard.files.position:
+                    shard.files.rotate()
 
     def tick(self) -> bool:
         """Write what waits, sync what is due; returns whether something is left for later."""
@@ -106,22 +154,26 @@ class Log:
                 is_left |= shard.tick(is_due=is_due)
             if is_due or not is_left:
                 self._synced_at = now
-            return is_left
+        if self.on_tick is not None:
+            self.on_tick()
+        return is_left
 
     def sync(self) -> None:
         """Make everything accepted so far durable, in all shards; raises what went wrong."""
         self._each(Shard.sync, self.shards)
 
-    def close(self, topics: Iterable[TopicLog]) -> None:
-        """Write and sync everything, then stop; raises if something could not be kept."""
+    def finish(self, topics: Iterable[TopicLog]) -> None:
+        """Write and sync everything; raises if something could not be kept."""
+        self._ticker.stop()
+        self._each(TopicLog.release_reserve, [topic for topic in topics if topic.is_ephemeral])
+        self.sync()
+
+    def close(self) -> None:
+        """Accept nothing more, and let the files go."""
         self._ticker.stop()
         refusal = ClosedError("the store is closed: open it again with stratalog.open()")
-        try:
-            self._each(TopicLog.release_reserve, [t for t in topics if t.is_ephemeral])
-            self.sync()
-        finally:
-            for shard in self.shards:
-                shard.close(refusal)
+        for shard in self.shards:
+            shard.close(refusal)
 
     def _each(self, action: Callable[[_T], None], items: Iterable[_T]) -> None:
         """Do it to all of them, even if one fails; then raise the first failure."""

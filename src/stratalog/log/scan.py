@@ -23,7 +23,7 @@ from stratalog.format.frame import (
     check_body,
     decode_header,
 )
-from stratalog.format.names import log_file_path, parse_log_file
+from stratalog.format.names import log_file_path, parse_numbered
 from stratalog.fs import File, FileSystem
 
 # Large enough to make the reads few, small enough to stay in the processor's cache.
@@ -98,12 +98,17 @@ def _magics(file: File, position: int) -> Iterator[int]:
         position += len(chunk)  # chunks are a multiple of 8: an aligned magic is never cut in two
 
 
+class ReleasedError(Exception):
+    """The writer gave a log file up before a reader beside it had read it: start again."""
+
+
 class ShardScanner:
     """Walks the files of one shard in order, again and again, from where it stopped."""
 
-    def __init__(self, fs: FileSystem, directory: str) -> None:
+    def __init__(self, fs: FileSystem, directory: str, start_lsn: int = 0) -> None:
         self._fs = fs
         self._file: File | None = None
+        self._start_lsn = start_lsn
         self.directory = directory
         self.first_lsn = -1
         """Of the file it stands in; -1 before the first."""
@@ -114,12 +119,14 @@ class ShardScanner:
 
     def advance(self, apply: Apply) -> None:
         """Hand every frame that was not seen yet to `apply`."""
-        names = self._fs.listdir(self.directory)
-        lsns = [lsn for name in names if (lsn := parse_log_file(name)) is not None]
+        lsns = self._files()
+        if self._file is None and lsns:
+            self._begin(lsns)
+        elif self._file is not None and self.first_lsn not in lsns:
+            raise ReleasedError(self._file.path)
         for lsn in lsns:
             if lsn > self.first_lsn:
-                if self._file is not None:
-                    self._leave(apply, lsn)
+                self._leave(apply, lsn)
                 self._file = self._fs.open(log_file_path(self.directory, lsn), "read")
                 self.first_lsn, self.position = lsn, 0
             if lsn == self.first_lsn:
@@ -127,6 +134,27 @@ class ShardScanner:
         if self._file is not None and not self._seen_whole:
             self._seen_whole = True
             self._find_damage(apply)
+        if self.damages and self._file is not None and self.first_lsn not in self._files():
+            raise ReleasedError(self._file.path)  # what was read was already something else
+
+    def _files(self) -> list[int]:
+        names = self._fs.listdir(self.directory)
+        return [lsn for name in names if (lsn := parse_numbered(name)) is not None]
+
+    def _begin(self, lsns: list[int]) -> None:
+        """Open the file that has the place to start from."""
+        start = self._start_lsn
+        self.first_lsn = max((lsn for lsn in lsns if lsn <= start), default=lsns[0])
+        self.position = max(start - self.first_lsn, 0)
+        path = log_file_path(self.directory, self.first_lsn)
+        self._file = self._fs.open(path, "read")
+        if self.first_lsn > start:
+            self.damages.append(
+                Damage(path, 0, 0, f"the log files before it, from lsn {start} on, are missing")
+            )
+        elif self._file.size() < self.position:
+            reason = f"the file ends at {self._file.size()}, but was durable up to {self.position}"
+            self.damages.append(Damage(path, self._file.size(), self.position, reason))
 
     def torn_tail(self) -> TornTail | None:
         """What stands behind the last frame of the newest file, unless it is zeros."""

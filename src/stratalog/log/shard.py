@@ -265,7 +265,8 @@ class Shard:
         position = group.position
         for entry in group.encoded[start : group.written]:
             if entry.topic is None:
-                pass
+                if entry.on_commit is not None:
+                    entry.on_commit()
             elif entry.is_in_memory:
                 entry.topic.publish_memory(entry)
             else:

@@ -11,25 +11,31 @@ holder of the commit lock, in log order.
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from stratalog.errors import TooLargeError, UnsupportedVersionError, UsageError
+from stratalog.errors import (
+    TooLargeError,
+    UnknownTopicError,
+    UnsupportedVersionError,
+    UsageError,
+)
 from stratalog.format.codec import CODECS
 from stratalog.format.control import TopicBody, encode_reserve
-from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
+from stratalog.format.frame import HEADER_BYTES, FrameType
 from stratalog.log.group import AppendFuture, Entry, Group, Pending
 from stratalog.log.index import MEMORY, FrameIndex
+from stratalog.log.memory import MemoryFrames
 from stratalog.log.reader import LogReader
 from stratalog.log.shard import GROUP_BYTES_MAX
+from stratalog.log.watched import Watched
 from stratalog.model import Durability
 from stratalog.options import StoreOptions, TopicOptions
 
 if TYPE_CHECKING:
     from stratalog.log.shard import Shard
+    from stratalog.segments.history import History
 
 EPHEMERAL, LAZY, RELAXED, SYNCED = range(4)
 """The durability classes as the hot path compares them."""
@@ -42,17 +48,16 @@ _RESERVE = 1 << 16
 _RECORD_BYTES = 32
 
 
-class TopicLog:
+class TopicLog(Watched):
     """One topic's records: where the published ones are, and the way in for new ones."""
 
     # Slots, because an instance with more than 30 attributes is looked up the slow way.
     __slots__ = (
-        "_slots", "_waiters", "add_timestamp", "add_value", "batch_bytes_max",
-        "codec", "committed", "created_at", "earliest", "id", "index", "is_ephemeral", "is_plain",
-        "kind", "last_timestamp", "lock", "memory", "memory_bytes", "memory_bytes_max", "name",
-        "next_offset", "options", "pending", "pending_group", "plain_bytes_max", "rank",
-        "reader",
-        "record_bytes_max", "replayed", "reservation", "reserved", "shard", "take_lock", "time_ns",
+        "add_timestamp", "add_value", "batch_bytes_max", "codec",
+        "created_at", "earliest", "epoch", "history", "id", "index", "is_dropped", "is_ephemeral",
+        "is_plain", "kind", "last_timestamp", "lock", "memory", "name", "next_offset", "options",
+        "pending", "pending_group", "plain_bytes_max", "rank", "reader", "record_bytes_max",
+        "replayed", "reservation", "reservation_asked", "reserved", "shard", "take_lock", "time_ns",
         "version",
     )  # fmt: skip
 
@@ -64,8 +69,14 @@ class TopicLog:
     """Each step of it takes the lock."""
     time_ns: Callable[[], int]
 
-    def __init__(self, id: int, reader: LogReader) -> None:
+    def __init__(self, id: int, reader: LogReader, history: History) -> None:
+        super().__init__()
         self.id = id
+        self.history = history
+        """Where the records are that left the log."""
+        self.epoch = 0
+        """How many topics of this name were dropped before it."""
+        self.is_dropped = False
         self.name = ""
         self.kind = "topic"
         self.created_at = 0
@@ -75,13 +86,14 @@ class TopicLog:
         self.index = FrameIndex()
         self.reader = reader
         self.next_offset = 0
-        self.committed = 0
         self.last_timestamp = 0
         self.earliest = 0
-        """First offset that may still be readable: 0, or past what an ephemeral topic lost."""
+        """First offset that may still be readable."""
         self.reserved = 0
         self.reservation = 0
         """Number of the newest `RESERVE` frame."""
+        self.reservation_asked = 0
+        """Number of the newest that was asked for."""
         self.replayed = 0
         """End of the frame replayed last, to notice frames that come out of order."""
         self.batch_bytes_max = 0
@@ -91,11 +103,8 @@ class TopicLog:
         self.codec = 0
         self.rank = SYNCED
         self.is_ephemeral = False
-        self.memory: dict[int, tuple[FrameHeader, bytes]] = {}
-        """Frames of an ephemeral topic, by slot; the bodies are nowhere else."""
-        self.memory_bytes = 0
-        self.memory_bytes_max = 0
-        self._slots = count()
+        self.memory = MemoryFrames()
+        """Frames of an ephemeral topic; their bodies are nowhere else."""
         self.pending_group: Group | None = None
         """The open group, while single appends are being gathered in it; None otherwise."""
         self.add_value: Callable[[bytes | None], None] = self._begin
@@ -103,13 +112,13 @@ class TopicLog:
         append itself need not ask."""
         self.is_plain = False
         """Whether plain values may take the short way: there is a writer, and a log to write."""
-        self._waiters: list[threading.Lock] = []
 
     def define(self, body: TopicBody) -> None:
         """Take over what a `TOPIC` frame says."""
         self.name = body.name
         self.kind = body.kind
         self.created_at = body.created_at
+        self.epoch = body.epoch
         try:
             self.options = TopicOptions.build(body.options)
         except UsageError as error:
@@ -127,10 +136,11 @@ class TopicLog:
         self.lock = shard.lock
         self.take_lock = iter(shard.lock.acquire, False)
         self.is_plain = not self.is_ephemeral
+        self.reservation_asked = self.reservation
         self.rank = RANKS[self.options.durability or options.durability]
         if self.rank == EPHEMERAL and not self.is_ephemeral:
             self.rank = LAZY  # what was written once does not become volatile by an option
-        self.memory_bytes_max = options.tail_bytes
+        self.memory.bytes_max = options.tail_bytes
         self.record_bytes_max = options.record_bytes_max
         room = options.log_file_bytes - HEADER_BYTES - 8
         self.batch_bytes_max = min(options.batch_bytes_max, room)
@@ -216,7 +226,7 @@ class TopicLog:
                 self._reserve(records)
         shard = self.shard
         with shard.lock:
-            shard.check()
+            self._check()
             now = max(self.time_ns(), self.last_timestamp)
             if remake is not None and entries[0].base_timestamp < self.last_timestamp:
                 entries = remake(self.last_timestamp)
@@ -260,12 +270,25 @@ class TopicLog:
     def _gather(self) -> None:
         """Start a batch for single appends in the open group; called with the lock held."""
         shard = self.shard
-        shard.check()
+        self._check()
         pending = self.pending = Pending(self, self.next_offset)
         self.pending_group = shard.group
         self.pending_group.entries.append(pending)
         self.add_value = pending.values.append
         self.add_timestamp = pending.timestamps.append
+
+    def _check(self) -> None:
+        """Raise if nothing can be appended; called with the lock held."""
+        self.shard.check()
+        if self.is_dropped:
+            raise UnknownTopicError(
+                f"topic {self.name!r} was dropped: store.topic({self.name!r}) makes a new one"
+            )
+
+    def drop(self) -> None:
+        """Let nothing more in; called with the lock held."""
+        self.is_dropped = True
+        self.stop_gathering()
 
     def take_back(self) -> None:
         """Undo what an interrupted append left half-done; called with the lock held.
@@ -307,22 +330,28 @@ class TopicLog:
 
     def _reserve(self, records: int) -> None:
         """Let the log know, durably, up to where offsets may have been given out."""
-        self.reserved = max(self.reserved, self._write_reserve(max(records, _RESERVE)))
+        self._write_reserve(max(records, _RESERVE))
 
     def release_reserve(self) -> None:
         """On a clean close: the next offset exactly, so that nothing is skipped."""
         self._write_reserve(0)
 
-    def _write_reserve(self, ahead: int) -> int:
+    def _write_reserve(self, ahead: int) -> None:
         shard = self.shard
         with shard.lock:
             shard.check()
             offset = self.next_offset + ahead
-            self.reservation += 1
-            body = encode_reserve(self.reservation)
-            group = shard.enter(Entry(FrameType.RESERVE, self.id, body, base_offset=offset))
+            number = self.reservation_asked = self.reservation_asked + 1
+
+            def done() -> None:
+                if number > self.reservation:
+                    self.reservation, self.reserved = number, offset
+
+            body = encode_reserve(number)
+            group = shard.enter(
+                Entry(FrameType.RESERVE, self.id, body, base_offset=offset, on_commit=done)
+            )
         shard.commit(group)
-        return offset
 
     # --- out -----------------------------------------------------------------------------
 
@@ -340,59 +369,27 @@ class TopicLog:
         """Make a frame readable that stays in memory; the oldest go when there are too many."""
         if entry.base_offset < self.committed:
             return
-        slot = next(self._slots)
-        header = FrameHeader(
-            entry.type, entry.flags, len(entry.body), entry.count, entry.topic_id,
-            entry.base_offset, entry.base_timestamp, entry.max_timestamp, entry.body_checksum, 0,
-        )  # fmt: skip
-        length = HEADER_BYTES + len(entry.body)
-        self.memory[slot] = (header, entry.body)
-        self.memory_bytes += length
+        slot, length = self.memory.add(entry)
         self.index.add(entry.base_offset, entry.count, MEMORY, slot, length, entry.max_timestamp)
-        if self.memory_bytes > self.memory_bytes_max:
-            self._drop_oldest()
+        if self.memory.bytes > self.memory.bytes_max:
+            # On a copy: a reader goes on with the index it holds, and finds the slots it comes too
+            # late for gone.
+            self.index, self.earliest = self.memory.drop_oldest(self.index)
         self._advance(entry.base_offset + entry.count)
+
+    def trim(self, offset: int) -> None:
+        """Forget where the log has records below `offset`: segments have them now.
+
+        Called by the holder of the commit lock; readers go on with the index they hold.
+        """
+        self.index = self.index.behind(offset)
 
     def give_back(self) -> None:
         """Forget offsets whose group failed; called with the shard's lock held."""
         self.next_offset = self.committed
         self.stop_gathering()
 
-    def wait(self, offset: int, timeout: float) -> bool:
-        """Block until `offset` can be read, or the time is up, or `wake` is called."""
-        waiter = threading.Lock()
-        waiter.acquire()
-        self._waiters.append(waiter)
-        # Looked at behind the append: whoever publishes from now on finds the waiter.
-        if self.committed <= offset:
-            waiter.acquire(timeout=timeout)
-        with contextlib.suppress(ValueError):
-            self._waiters.remove(waiter)
-        return self.committed > offset
-
-    def wake(self) -> None:
-        """Let those who wait look around. Never waits itself, whatever they are doing."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if waiter.locked():
-                waiter.release()
-
     def _advance(self, committed: int) -> None:
         self.committed = committed
-        if self._waiters:
+        if self.waiters:
             self.wake()
-
-    def _drop_oldest(self) -> None:
-        # A quarter at once, on a copy: a reader goes on with the index it holds, and finds the
-        # slots it comes too late for gone.
-        index = FrameIndex()
-        drop = max(1, len(self.index) // 4)
-        for number in range(len(self.index)):
-            place = self.index.place(number)
-            if number < drop:
-                del self.memory[place.position]
-                self.memory_bytes -= place.length
-                self.earliest = place.base_offset + place.count
-            else:
-                index.add(*place, self.index.max_timestamp(number))
-        self.index = index

@@ -5,27 +5,28 @@ from __future__ import annotations
 import difflib
 
 from stratalog.errors import UnknownTopicError
-from stratalog.log.replay import Replay
 from stratalog.log.topic import TopicLog
+from stratalog.projections.replay import Replay
 
 
 class Catalog:
     """Topics by name.
 
-    Concurrency: a dictionary that only grows; the store serialises creation.
+    Concurrency: a dictionary that is replaced, never changed; the store serialises creation.
     """
 
     def __init__(self, replay: Replay) -> None:
         self._replay = replay
         self._by_name: dict[str, TopicLog] = {}
+        self._generation = -1
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in topics that replay met since."""
-        if len(self._by_name) != len(self._replay.topics):
-            for topic in list(self._replay.topics.values()):
-                if topic.version >= 0:
-                    self._by_name[topic.name] = topic
+        """Take in topics that came or went since."""
+        if self._generation != self._replay.generation:
+            self._generation = self._replay.generation
+            topics = list(self._replay.topics.values())
+            self._by_name = {topic.name: topic for topic in topics if topic.version >= 0}
 
     def names(self) -> list[str]:
         """All topic names, sorted."""
@@ -50,9 +51,14 @@ class Catalog:
 
     def new(self) -> TopicLog:
         """A topic with the next free id, not yet known by name."""
-        return TopicLog(max(self._replay.topics, default=0) + 1, self._replay.reader)
+        return self._replay.new_topic()
 
     def add(self, topic: TopicLog) -> None:
         """Make a created topic known."""
         self._replay.topics[topic.id] = topic
-        self._by_name[topic.name] = topic
+        self._by_name = self._by_name | {topic.name: topic}
+
+    def remove(self, topic: TopicLog) -> None:
+        """Forget a topic that was dropped."""
+        self._replay.drop(topic)
+        self.refresh()

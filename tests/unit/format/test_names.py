@@ -11,7 +11,7 @@ from stratalog.format.names import (
     lock_path,
     log_file_path,
     log_path,
-    parse_log_file,
+    parse_numbered,
     parse_shard,
     shard_path,
     store_path,
@@ -53,8 +53,8 @@ def test_what_is_no_shard_is_left_alone(name: str) -> None:
 @pytest.mark.parametrize("lsn", [0, 4096, (1 << 63) - 1, (1 << 64) - 1])
 def test_a_log_file_is_found_by_its_path(lsn: int) -> None:
     """Twenty digits hold any lsn, and sort as it does."""
-    assert parse_log_file(_name(log_file_path("/d", lsn))) == lsn
-    assert parse_log_file(_name(free_file_path("/d", lsn)), ".free") == lsn
+    assert parse_numbered(_name(log_file_path("/d", lsn))) == lsn
+    assert parse_numbered(_name(free_file_path("/d", lsn)), ".free") == lsn
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_a_log_file_is_found_by_its_path(lsn: int) -> None:
 )  # fmt: skip
 def test_what_is_no_log_file_is_left_alone(name: str) -> None:
     """A backup or an editor's file beside the log is not replayed."""
-    assert parse_log_file(name) is None
+    assert parse_numbered(name) is None
 
 
 @pytest.mark.parametrize(

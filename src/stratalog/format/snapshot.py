@@ -1,0 +1,175 @@
+"""A snapshot: what all projections know at one position of the log.
+
+A snapshot is a header, sections (each with a header of its own) one after the other, and an end.
+Sections are MessagePack; one that a reader does not know is an error, not skipped. A topic's state
+has its segments as `Segment summary` structures and its sets of offsets as Roaring bitmaps.
+
+Snapshot header, little-endian:
+
+| field | type | meaning |
+|---|---|---|
+| magic | 8s | `STRASNAP` |
+| version | u32 | format version, 1 |
+| section_count | u32 | sections that follow |
+| number | u64 | as in the file's name |
+| created_at | i64 | nanoseconds since 1970 |
+| identity | 16s | of the store it belongs to |
+| length | u64 | of the whole file |
+| checksum | u64 | XXH3-64 of the bytes before it |
+
+Section header, little-endian:
+
+| field | type | meaning |
+|---|---|---|
+| type | u32 | 1 log, 2 catalog; numbers are for ever |
+| codec | u32 | zero: as it is |
+| length | u64 | bytes that follow, as they are stored |
+| raw_length | u64 | bytes before compression |
+| checksum | u64 | XXH3-64 of this header's bytes before it, then of the bytes as stored |
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import msgspec
+from xxhash import xxh3_64
+
+from stratalog.errors import BadMagicError, CorruptionError, UnsupportedVersionError
+from stratalog.format.control import Option
+
+MAGIC = b"STRASNAP"
+VERSION = 1
+
+HEADER = struct.Struct("<8sIIQq16sQQ")
+HEADER_BYTES = 64
+assert HEADER.size == HEADER_BYTES
+
+SECTION = struct.Struct("<IIQQQ")
+SECTION_BYTES = 32
+assert SECTION.size == SECTION_BYTES
+
+_SECTION_BYTES_MAX = 1 << 31
+
+
+class TopicState(msgspec.Struct, frozen=True, array_like=True):
+    """A topic: what its control frames said, and where its records are."""
+
+    id: int
+    name: str
+    kind: str
+    created_at: int
+    epoch: int
+    version: int
+    options: dict[str, Option]
+    next_offset: int
+    last_timestamp: int
+    earliest: int
+    evicted_below: int
+    evicted_reason: str
+    reservation: int
+    checkpointed: int
+    deleted: bytes
+    lost: bytes
+    segments: bytes
+
+
+class LogState(msgspec.Struct, frozen=True):
+    """From where on the log has to be replayed: an lsn per shard."""
+
+    shards: dict[int, int]
+
+
+class CatalogState(msgspec.Struct, frozen=True):
+    """All topics."""
+
+    next_topic_id: int
+    epochs: dict[str, int]
+    """How often a name was created, for names that were dropped at least once."""
+    cold: str
+    """Address of the cold store that was used last; empty for none."""
+    topics: list[TopicState]
+    dropped: list[int]
+    """Topics that are gone, and whose files may not be yet."""
+
+
+class Snapshot(NamedTuple):
+    """A decoded snapshot."""
+
+    number: int
+    created_at: int
+    identity: bytes
+    log: LogState
+    catalog: CatalogState
+
+
+_SECTIONS = {1: LogState, 2: CatalogState}
+_encoder = msgspec.msgpack.Encoder()
+_decoders = {type: msgspec.msgpack.Decoder(kind) for type, kind in _SECTIONS.items()}
+
+
+def encode_snapshot(snapshot: Snapshot) -> bytes:
+    """The content of a snapshot file."""
+    parts = [b""]
+    for type, state in ((1, snapshot.log), (2, snapshot.catalog)):
+        data = _encoder.encode(state)
+        head = SECTION.pack(type, 0, len(data), len(data), 0)[:-8]
+        parts += [head, struct.pack("<Q", _checksum(head, data)), data]
+    length = HEADER_BYTES + sum(map(len, parts))
+    head = HEADER.pack(
+        MAGIC, VERSION, len(_SECTIONS), snapshot.number, snapshot.created_at, snapshot.identity,
+        length, 0,
+    )[:-8]  # fmt: skip
+    parts[0] = head + struct.pack("<Q", _checksum(head))
+    return b"".join(parts)
+
+
+def decode_snapshot(data: bytes) -> Snapshot:
+    """Read and verify a snapshot file."""
+    if data[:8] != MAGIC:
+        raise BadMagicError(f"not a snapshot: it starts {data[:8]!r}, not {MAGIC!r}")
+    if len(data) < HEADER_BYTES:
+        raise CorruptionError(f"snapshot header cut short: {len(data)} of {HEADER_BYTES} bytes")
+    _, version, count, number, created_at, identity, length, checksum = HEADER.unpack_from(data)
+    if checksum != _checksum(data[: HEADER_BYTES - 8]):
+        raise CorruptionError("snapshot header checksum does not match")
+    if version > VERSION:
+        raise UnsupportedVersionError(
+            f"snapshot of format version {version}; this release reads up to {VERSION}: upgrade it"
+        )
+    if version != VERSION or length != len(data) or count != len(_SECTIONS):
+        raise CorruptionError(f"snapshot of {len(data)} bytes, {length} expected")
+    states = {}
+    position = HEADER_BYTES
+    for _ in range(count):
+        type, state, position = _decode_section(data, position)
+        states[type] = state
+    if position != len(data) or set(states) != set(_SECTIONS):
+        raise CorruptionError("snapshot does not end with its last section")
+    return Snapshot(number, created_at, identity, states[1], states[2])  # type: ignore[arg-type]
+
+
+def _decode_section(data: bytes, position: int) -> tuple[int, object, int]:
+    if len(data) - position < SECTION_BYTES:
+        raise CorruptionError("snapshot section cut short")
+    type, codec, length, raw_length, checksum = SECTION.unpack_from(data, position)
+    start = position + SECTION_BYTES
+    body = data[start : start + length]
+    if length > _SECTION_BYTES_MAX or len(body) != length:
+        raise CorruptionError(f"snapshot section of {length} bytes is cut short")
+    if checksum != _checksum(data[position : start - 8], body):
+        raise CorruptionError("snapshot section checksum does not match")
+    if type not in _SECTIONS or codec != 0 or raw_length != length:
+        raise CorruptionError(f"snapshot section of type {type} and codec {codec} is not known")
+    try:
+        return type, _decoders[type].decode(body), start + length
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise CorruptionError(f"snapshot section {type} does not decode: {error}") from error
+
+
+def _checksum(*parts: bytes) -> int:
+    digest = xxh3_64()
+    for part in parts:
+        digest.update(part)
+    return digest.intdigest()

@@ -1,0 +1,255 @@
+"""From a snapshot and the log behind it to topics: how frames become state when a store is opened.
+
+`Replay` starts from the newest snapshot that can be read, and `advance` takes in whatever was not
+seen yet: once for the writer that opens a directory, again and again for a reader beside a live
+one. A reader whose log files were given up meanwhile starts again from the snapshot that made them
+superfluous, in place: its topics stay the same objects.
+
+Concurrency: one thread at a time calls `advance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stratalog.errors import CorruptionError, DamagedError
+from stratalog.format.control import TopicBody, decode_offsets
+from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
+from stratalog.format.names import log_file_path, log_path, parse_shard, shard_path
+from stratalog.format.segment import decode_summaries
+from stratalog.format.snapshot import Snapshot, TopicState
+from stratalog.fs import FileSystem
+from stratalog.log.index import FrameIndex
+from stratalog.log.reader import LogReader
+from stratalog.log.scan import Damage, ReleasedError, ShardScanner
+from stratalog.log.topic import TopicLog
+from stratalog.projections.router import apply
+from stratalog.projections.snapshot import SnapshotFiles
+from stratalog.segments.history import History
+from stratalog.segments.pool import SegmentPool
+
+# A reader that is overtaken this often in a row reads slower than the writer writes.
+_RESTARTS_MAX = 8
+
+
+class Replay:
+    """What the snapshot and the log files say, so far."""
+
+    def __init__(self, fs: FileSystem, root: str, identity: bytes) -> None:
+        self._fs = fs
+        self._root = root
+        self._touched: set[TopicLog] = set()
+        self._unordered: set[TopicLog] = set()
+        self.reader = LogReader(fs)
+        self.pool = SegmentPool(fs, root)
+        self.snapshots = SnapshotFiles(fs, root, identity)
+        self.snapshot: Snapshot | None = None
+        self.scanners: dict[int, ShardScanner] = {}
+        self.topics: dict[int, TopicLog] = {}
+        self.epochs: dict[str, int] = {}
+        """How many topics of a name were dropped, for names of which one was."""
+        self.next_topic_id = 1
+        self.dropped: set[int] = set()
+        """Topics that are gone, and whose files may not be."""
+        self.generation = 0
+        """Changes whenever a topic comes or goes."""
+        self.problems: dict[int, list[str]] = {}
+        """What is wrong with a topic's segments, by topic."""
+        self.frames = 0
+        self.refresh: Callable[[], None] = lambda: None
+        """Has another process' changes taken in, where there is another process."""
+        self._file = ("", -1)
+        self._file_number = -1
+        self._begin()
+
+    # --- from the snapshot ----------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Start from the newest snapshot, or from nothing."""
+        self.snapshot = self.snapshots.load()
+        self.scanners = {}
+        self.generation += 1
+        if self.snapshot is None:
+            return
+        catalog = self.snapshot.catalog
+        self.next_topic_id = catalog.next_topic_id
+        self.epochs = dict(catalog.epochs)
+        self.dropped = set(catalog.dropped)
+        self.pool.cold_location = catalog.cold
+        present = {state.id for state in catalog.topics}
+        for id in self.topics.keys() - present:
+            self.drop(self.topics[id])
+        for state in catalog.topics:
+            self._restore(state)
+
+    def _restore(self, state: TopicState) -> None:
+        topic = self._topic(state.id)
+        body = TopicBody(state.name, state.kind, state.created_at, state.options, state.epoch)
+        topic.version = state.version
+        topic.define(body)
+        topic.index = FrameIndex()
+        topic.replayed = 0
+        topic.earliest = state.earliest
+        topic.reservation = state.reservation
+        history = topic.history
+        history.evicted_below = state.evicted_below
+        history.evicted_reason = state.evicted_reason
+        history.deleted = decode_offsets(state.deleted)
+        history.lost = decode_offsets(state.lost)
+        history.restore(decode_summaries(state.segments), state.checkpointed)
+        topic.resume(state.next_offset, state.last_timestamp)
+        if topic.is_ephemeral:
+            topic.earliest = topic.reserved = topic.next_offset
+        self._touched.add(topic)
+
+    def _topic(self, id: int) -> TopicLog:
+        topic = self.topics.get(id)
+        if topic is None:
+            topic = self.topics[id] = self._make(id)
+            self.generation += 1
+        return topic
+
+    def _make(self, id: int) -> TopicLog:
+        self.next_topic_id = max(self.next_topic_id, id + 1)
+        topic = TopicLog(id, self.reader, History(self.pool, id))
+        topic.history.refresh = self.refresh
+        return topic
+
+    def new_topic(self) -> TopicLog:
+        """A topic with the next free id, which nobody knows yet."""
+        return self._make(self.next_topic_id)
+
+    # --- from the log ---------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Take in every frame that was not seen yet, and the segments they speak of."""
+        for _ in range(_RESTARTS_MAX):
+            try:
+                self._scan()
+                break
+            except ReleasedError:
+                self._begin()
+        else:
+            raise CorruptionError(
+                f"{self._root}: the writer gives log files up faster than they can be read here: "
+                "read in smaller steps, or open the store again"
+            )
+        for topic in self._touched:
+            self._finish(topic)
+        self._touched.clear()
+
+    def _scan(self) -> None:
+        starts = {} if self.snapshot is None else self.snapshot.log.shards
+        for name in self._fs.listdir(log_path(self._root)):
+            number = parse_shard(name)
+            if number is not None and number not in self.scanners:
+                directory = shard_path(self._root, number)
+                self.scanners[number] = ShardScanner(self._fs, directory, starts.get(number, 0))
+        for scanner in self.scanners.values():
+            scanner.advance(self._apply)
+
+    def _apply(
+        self, directory: str, first_lsn: int, position: int, header: FrameHeader, body: bytes
+    ) -> None:
+        self.frames += 1
+        if header.topic_id in self.dropped or header.type == FrameType.SKIP:
+            return
+        topic = self._topic(header.topic_id)
+        self._touched.add(topic)
+        if header.type == FrameType.RECORDS:
+            end = header.base_offset + header.count
+            if end <= topic.history.checkpointed:
+                return  # a segment has them
+            if header.base_offset < topic.replayed:
+                self._unordered.add(topic)  # its frames are in several shards
+            topic.replayed = end
+            topic.index.add(
+                header.base_offset, header.count, self._number(directory, first_lsn),
+                position, HEADER_BYTES + header.body_length, header.max_timestamp,
+            )  # fmt: skip
+            return
+        try:
+            apply(topic, header.type, header.base_offset, body)
+        except CorruptionError as error:
+            path = log_file_path(directory, first_lsn)
+            raise CorruptionError(f"{path} at position {position}: {error}") from error
+        if header.type == FrameType.TOPIC:
+            self.generation += 1
+        elif header.type == FrameType.DROP:
+            self.drop(topic)
+
+    def drop(self, topic: TopicLog) -> None:
+        """Forget a topic, but not that it was there."""
+        topic.is_dropped = True
+        topic.wake()
+        self.topics.pop(topic.id, None)
+        self._touched.discard(topic)
+        self.dropped.add(topic.id)
+        self.epochs[topic.name] = max(self.epochs.get(topic.name, 0), topic.epoch + 1)
+        self.generation += 1
+
+    def _number(self, directory: str, first_lsn: int) -> int:
+        """The file's number; asked for every frame, and nearly always the one before."""
+        if self._file != (directory, first_lsn):
+            self._file = (directory, first_lsn)
+            self._file_number = self.reader.number(directory, first_lsn)
+        return self._file_number
+
+    def _finish(self, topic: TopicLog) -> None:
+        """Put the frames of a topic in order, and let readers see them."""
+        history = topic.history
+        if topic in self._unordered:
+            topic.index = topic.index.sorted()
+            self._unordered.discard(topic)
+        if history.is_stale:
+            problems = history.discover(topic.earliest)
+            self.problems[topic.id] = problems
+            topic.resume(history.checkpointed, history.newest_timestamp())
+        if not topic.is_ephemeral:
+            topic.trim(history.checkpointed)
+        if len(topic.index):
+            newest = len(topic.index) - 1
+            place = topic.index.place(newest)
+            topic.resume(place.base_offset + place.count, topic.index.max_timestamp(newest))
+
+    def clean_up(self) -> None:
+        """Remove what a crash left unfinished; for the writer, once nothing is found damaged."""
+        self.snapshots.clean()
+        for topic in self.topics.values():
+            topic.history.clean_up(topic.earliest)
+
+    # --- what is wrong --------------------------------------------------------------------
+
+    def damages(self) -> list[Damage]:
+        """Places in the log that were durable once and do not validate now."""
+        return [damage for scanner in self.scanners.values() for damage in scanner.damages]
+
+    def lost(self, topic: TopicLog) -> list[tuple[int, int]]:
+        """First and last of the offsets that neither the log nor a repair accounts for."""
+        start = max(topic.earliest, topic.history.checkpointed)
+        lost = topic.history.lost
+        return [
+            (first, last)
+            for first, last in topic.index.holes(start)
+            if lost.range_cardinality(first, last + 1) != last + 1 - first
+        ]
+
+    def damage(self) -> DamagedError | None:
+        """What a write to this directory must be answered with, if anything."""
+        found = [str(damage) for damage in self.damages()]
+        found += self.snapshots.problems()
+        for topic in self.topics.values():
+            found += self.problems.get(topic.id, [])
+            found += [
+                f"topic {topic.name!r} lacks offsets {first} to {last}"
+                for first, last in self.lost(topic)
+            ]
+            if topic.version < 0:
+                found.append(f"topic {topic.id} lost its name")
+        if not found:
+            return None
+        return DamagedError(
+            f"the store {self._root} is damaged: {'; '.join(found)}. Nothing was changed, and "
+            "everything else can be read, but nothing can be written: restore the damaged file "
+            "from a copy, or run `stratalog repair`, which says what it would do first."
+        )

@@ -1,0 +1,1 @@
+"""What the log's records become: files per topic, indexed, evicted, rewritten, moved."""

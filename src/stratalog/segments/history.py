@@ -1,0 +1,271 @@
+"""A topic's past: its segments in order, and which records of them are gone.
+
+Owns: `topics/<id>/`, and what control frames said about the topic's records.
+
+Invariants:
+- The segments of the chain follow each other without a hole, from the topic's earliest offset to
+  `checkpointed`. Everything from there on is in the log.
+- Floors only rise, and `deleted` and `lost` only grow.
+- While a segment is both here and in the cold store, the one here is read.
+
+Concurrency: readers take `chain` once and go on with it; the store's upkeep, or the view's refresh,
+puts a new one in its place.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from stratalog.errors import CorruptionError, FormatError
+from stratalog.format.names import parse_numbered, topic_path
+from stratalog.format.segment import HEADER_BYTES, Index, State, Summary
+from stratalog.segments.pool import SegmentPool
+from stratalog.segments.segment import Segment, check_segment_header, scan_index
+from stratalog.segments.writer import SegmentWriter
+
+
+class Chain(NamedTuple):
+    """Segments in the order of their offsets."""
+
+    segments: tuple[Segment, ...]
+    firsts: tuple[int, ...]
+
+    @classmethod
+    def of(cls, segments: Iterable[Segment]) -> Chain:
+        """A chain of these."""
+        chosen = tuple(segments)
+        return cls(chosen, tuple(segment.first for segment in chosen))
+
+    @property
+    def end(self) -> int:
+        """The first offset behind all of them; 0 if there is none."""
+        return self.segments[-1].end if self.segments else 0
+
+    def find(self, offset: int) -> Segment | None:
+        """The segment that answers for an offset."""
+        number = bisect_right(self.firsts, offset) - 1
+        if number < 0 or offset >= self.segments[number].end:
+            return None
+        return self.segments[number]
+
+
+class Mark(NamedTuple):
+    """What the newest `CHECKPOINT` frame says of the open segment."""
+
+    segment: int
+    position: int
+
+
+def _nothing() -> None:
+    pass
+
+
+class History:
+    """Where a topic's records are that left the log."""
+
+    __slots__ = (
+        "chain", "checkpointed", "cold", "deleted", "directory", "evicted_below",
+        "evicted_reason", "is_stale", "lost", "mark", "pool", "refresh", "topic_id", "writer",
+    )  # fmt: skip
+
+    def __init__(self, pool: SegmentPool, topic_id: int) -> None:
+        self.pool = pool
+        self.topic_id = topic_id
+        self.directory = topic_path(pool.root, topic_id)
+        self.chain = Chain.of(())
+        self.checkpointed = 0
+        """The first offset that is not in a segment."""
+        self.mark = Mark(0, 0)
+        self.evicted_below = 0
+        """Below this, records went without being asked for."""
+        self.evicted_reason = ""
+        self.deleted = BitMap64()
+        """Offsets that somebody deleted."""
+        self.lost = BitMap64()
+        """Offsets that a repair gave up."""
+        self.cold: dict[int, Summary] = {}
+        """Segments that are in the cold store, by first offset."""
+        self.writer: SegmentWriter | None = None
+        self.refresh: Callable[[], None] = _nothing
+        """Has another process' changes taken in, where there is another process."""
+        self.is_stale = False
+        """Whether frames were replayed since the directory was looked at."""
+
+    def restore(self, summaries: list[Summary], checkpointed: int) -> None:
+        """Take over what a snapshot says."""
+        self.cold = {s.first_offset: s for s in summaries if s.state == State.COLD}
+        self.chain = Chain.of(self.pool.segment(self.topic_id, s) for s in summaries)
+        self.checkpointed = checkpointed
+        if summaries and summaries[-1].state == State.OPEN:
+            self.mark = Mark(summaries[-1].first_offset, summaries[-1].bytes)
+        self.is_stale = True
+
+    def summaries(self) -> list[Summary]:
+        """The segments, as a snapshot keeps them; cold ones that are to be removed come first."""
+        chain = [segment.summary for segment in self.chain.segments]
+        first = chain[0].first_offset if chain else self.checkpointed
+        return [self.cold[key] for key in sorted(self.cold) if key < first] + chain
+
+    def newest_timestamp(self) -> int:
+        """Nanoseconds of the newest record in a segment; 0 if there is none."""
+        return max((s.summary.max_timestamp for s in self.chain.segments), default=0)
+
+    def total_bytes(self) -> int:
+        """Bytes of all segments, wherever they are."""
+        return sum(segment.summary.bytes for segment in self.chain.segments)
+
+    # --- what control frames say ----------------------------------------------------------
+
+    def note_checkpoint(self, offset: int, segment: int, position: int) -> None:
+        """Records below `offset` are in segments."""
+        if offset >= self.checkpointed:
+            self.checkpointed = offset
+            self.mark = Mark(segment, position)
+            self.is_stale = True
+
+    def note_tier(self, summary: Summary) -> None:
+        """A segment is in the cold store."""
+        self.cold[summary.first_offset] = summary
+        self.is_stale = True
+
+    # --- what the directory says ----------------------------------------------------------
+
+    def discover(self, earliest: int) -> list[str]:
+        """Make the chain of the files that are there; returns what is wrong with them."""
+        self.is_stale = False
+        names = self.pool.fs.listdir(self.directory)
+        sealed = _numbers(names, ".seg")
+        known = {segment.first: segment for segment in self.chain.segments}
+        problems: list[str] = []
+        found: list[Segment] = []
+        for first in sorted(sealed | set(self.cold)):
+            segment = known.get(first)
+            try:
+                summary = self._summary(segment, first, is_here=first in sealed)
+            except FormatError as error:
+                problems.append(str(error))
+                continue
+            if summary.end_offset > earliest:
+                if segment is None or segment.summary != summary:
+                    segment = self.pool.segment(self.topic_id, summary)
+                found.append(segment)
+        if found:
+            self.checkpointed = max(self.checkpointed, found[-1].end)
+        if self.mark.position and self.mark.segment in _numbers(names, ".open") - sealed:
+            found += self._open_segment(known, problems)
+        self.chain = Chain.of(found)
+        return problems + self._holes(earliest)
+
+    def _summary(self, segment: Segment | None, first: int, *, is_here: bool) -> Summary:
+        """What a segment holds: as known, or as its file says."""
+        if not is_here:
+            return self.cold[first]
+        if segment is not None and segment.summary.state == State.SEALED:
+            file = self.pool.fs.open(segment.path, "read")
+            try:
+                if file.size() == segment.summary.bytes:  # not rewritten since
+                    return segment.summary
+            finally:
+                file.close()
+        return self.pool.summarise(self.topic_id, first)
+
+    def _open_segment(self, known: dict[int, Segment], problems: list[str]) -> list[Segment]:
+        """The open segment, up to what the newest checkpoint says is durable."""
+        first, position = self.mark
+        segment = known.get(first)
+        if segment is not None and segment.is_open and segment.summary.bytes == position:
+            return [segment]
+        path = self.pool.path(self.topic_id, first, State.OPEN)
+        file = self.pool.fs.open(path, "read")
+
+        def fetch(position: int, length: int) -> bytes:
+            return file.pread(length, position)
+
+        try:
+            created_at = check_segment_header(fetch, self.topic_id, first)
+            index = scan_index(fetch, self.topic_id, position)
+            summary = open_summary(first, self.checkpointed, created_at, index)
+            if summary.bytes != position:
+                raise CorruptionError(
+                    f"its batches end at position {summary.bytes}, {position} bytes were durable"
+                )
+            return [self.pool.segment(self.topic_id, summary)]
+        except FormatError as error:
+            problems.append(f"{path}: {error}")
+            return []
+        finally:
+            file.close()
+
+    def _holes(self, earliest: int) -> list[str]:
+        holes = []
+        end = earliest
+        for segment in self.chain.segments:
+            if segment.first > end:
+                holes.append((end, segment.first - 1))
+            end = max(end, segment.end)
+        if end < self.checkpointed:
+            holes.append((end, self.checkpointed - 1))
+        return [
+            f"{self.directory}: no segment holds offsets {first} to {last}"
+            for first, last in holes
+            if self.lost.range_cardinality(first, last + 1) != last + 1 - first
+        ]
+
+    def clean_up(self, earliest: int) -> None:
+        """Remove what a crash left: files no longer part of the chain, bytes not known durable.
+
+        For the writer, before it writes.
+        """
+        fs = self.pool.fs
+        chain = {segment.first: segment for segment in self.chain.segments}
+        for name in fs.listdir(self.directory):
+            path = os.path.join(self.directory, name)
+            suffix = os.path.splitext(name)[1]
+            first = parse_numbered(name, suffix)
+            if first is None:
+                continue  # not ours
+            segment = chain.get(first)
+            if suffix == ".tmp" or (suffix in (".seg", ".open") and segment is None):
+                fs.unlink(path)
+            elif suffix == ".seg" and first in self.cold:
+                fs.unlink(path)  # the flip to the cold store is durable, and it has a copy
+                self._replace(self.pool.segment(self.topic_id, self.cold[first]))
+            elif suffix == ".open" and segment is not None:
+                if segment.is_open:
+                    self._cut(segment)
+                else:
+                    fs.unlink(path)
+
+    def _cut(self, segment: Segment) -> None:
+        file = self.pool.fs.open(segment.path, "write")
+        try:
+            if file.size() > segment.summary.bytes:
+                file.truncate(segment.summary.bytes)
+                file.fdatasync()
+        finally:
+            file.close()
+
+    def _replace(self, segment: Segment) -> None:
+        """Put another in the place of the segment with the same first offset."""
+        self.chain = Chain.of(
+            segment if one.first == segment.first else one for one in self.chain.segments
+        )
+
+
+def open_summary(first: int, end: int, created_at: int, index: Index) -> Summary:
+    """An open segment in short, as far as its index tells; not when its records expire."""
+    if not len(index):
+        return Summary(first, end, 0, HEADER_BYTES, 0, 0, 0, created_at, State.OPEN)
+    return Summary(
+        first, end, int(index["count"].sum()), int(index["position"][-1] + index["length"][-1]),
+        int(index["min_timestamp"][0]), int(index["max_timestamp"][-1]), 0, created_at, State.OPEN,
+    )  # fmt: skip
+
+
+def _numbers(names: list[str], suffix: str) -> set[int]:
+    return {number for name in names if (number := parse_numbered(name, suffix)) is not None}

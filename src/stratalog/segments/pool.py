@@ -1,0 +1,228 @@
+"""The open segments of a store: maps and files, as few as are in use.
+
+Owns: maps of sealed segments, files of open ones, and the threads that read the cold store.
+
+Pages that a reader touches count as this process' memory although they are the disk's. When more
+than `resident_bytes` were touched they are given back, all at once: that costs 50 us, and whoever
+needs one again finds it where it was, in the page cache. Batches are verified anew after that.
+
+Concurrency: any thread. The lock is held for the book-keeping alone, never while a file is read.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from stratalog.errors import ColdStoreError, CorruptionError, FormatError
+from stratalog.format.names import cold_name, segment_name, topic_path
+from stratalog.format.segment import Index, SegmentFooter, State, Summary
+from stratalog.fs import FileSystem, forget_pages
+from stratalog.fs.cold import ColdStore
+from stratalog.segments.segment import (
+    Fetch,
+    Loaded,
+    Segment,
+    check_segment_header,
+    read_footer,
+    read_index,
+    scan_index,
+)
+
+logger = logging.getLogger("stratalog")
+
+_SEGMENTS_MAX = 128
+_RESIDENT_BYTES_MAX = 64 << 20
+# Cold reads are slow and their number does not make them faster; two keep a connection busy.
+_COLD_THREADS = 2
+_COLD_READ_BYTES = 4 << 20
+
+
+class SegmentPool:
+    """Opens segments, and closes those that were not used for a while."""
+
+    def __init__(
+        self, fs: FileSystem, root: str, resident_bytes_max: int = _RESIDENT_BYTES_MAX
+    ) -> None:
+        self.fs = fs
+        self.root = root
+        self.cold: ColdStore | None = None
+        self.cold_location = ""
+        """Where the cold segments are, as far as the log knows."""
+        self._lock = threading.Lock()
+        self._loaded: OrderedDict[Segment, Loaded] = OrderedDict()
+        self._resident_bytes_max = resident_bytes_max
+        self._resident_bytes = 0
+        self._executor: ThreadPoolExecutor | None = None
+
+    def segment(self, topic_id: int, summary: Summary) -> Segment:
+        """A segment of a topic, wherever it is."""
+        if summary.state == State.COLD:
+            path = cold_name(topic_id, summary.first_offset)
+        else:
+            path = self.path(topic_id, summary.first_offset, summary.state)
+        return Segment(self, topic_id, path, summary)
+
+    def path(self, topic_id: int, first: int, state: int) -> str:
+        """The local file of a segment."""
+        suffix = ".open" if state == State.OPEN else ".seg"
+        return os.path.join(topic_path(self.root, topic_id), segment_name(first, suffix))
+
+    def load(self, segment: Segment) -> Loaded:
+        """Open a segment; raises `FileNotFoundError` if it was moved meanwhile."""
+        if segment.is_cold:
+            loaded = self._load_cold(segment)
+        elif segment.is_open:
+            loaded = self._load_open(segment)
+        else:
+            loaded = self._load_sealed(segment)
+        with self._lock:
+            self._loaded[segment] = loaded
+            while len(self._loaded) > _SEGMENTS_MAX:
+                self._loaded.popitem(last=False)[0].forget()
+        return loaded
+
+    def forget(self, segment: Segment) -> None:
+        """A segment is no longer part of its topic."""
+        with self._lock:
+            self._loaded.pop(segment, None)
+        segment.forget()
+
+    def summarise(self, topic_id: int, first: int) -> Summary:
+        """What a sealed segment found on disk holds; raises a `FormatError` if it is damaged."""
+        file = self.fs.open(self.path(topic_id, first, State.SEALED), "read")
+        try:
+            size = file.size()
+
+            def fetch(position: int, length: int) -> bytes:
+                return file.pread(length, position)
+
+            created_at = check_segment_header(fetch, topic_id, first)
+            return summary_of(read_footer(fetch, size, topic_id, first), created_at, size)
+        except FormatError as error:
+            raise type(error)(f"{file.path}: {error}") from error
+        finally:
+            file.close()
+
+    def close(self) -> None:
+        """Let everything go."""
+        with self._lock:
+            loaded, self._loaded = list(self._loaded), OrderedDict()
+            executor, self._executor = self._executor, None
+        for segment in loaded:
+            segment.forget()
+        if executor is not None:
+            executor.shutdown(wait=False, cancel_futures=True)
+        if self.cold is not None:
+            self.cold.close()
+
+    def note(self, length: int) -> None:
+        """So many bytes of maps were touched."""
+        with self._lock:
+            self._resident_bytes += length
+            if self._resident_bytes < self._resident_bytes_max:
+                return
+            self._resident_bytes = 0
+            loaded = list(self._loaded.values())
+        for one in loaded:
+            one.release()
+
+    # --- the three ways to read -----------------------------------------------------------
+
+    def _load_sealed(self, segment: Segment) -> Loaded:
+        file = self.fs.open(segment.path, "read")
+        view = file.mmap()
+        file.close()
+
+        def fetch(position: int, length: int) -> memoryview:
+            return view[position : position + length]
+
+        index = self._index(segment, fetch, len(view))
+        return Loaded(segment, index, fetch, self.note, release=lambda: forget_pages(view))
+
+    def _load_open(self, segment: Segment) -> Loaded:
+        file = self.fs.open(segment.path, "read")
+        end = segment.summary.bytes
+
+        def fetch(position: int, length: int) -> bytes:
+            return file.pread(min(length, end - position), position)
+
+        check_segment_header(fetch, segment.topic_id, segment.first)
+        index = scan_index(fetch, segment.topic_id, end)
+        found = int(index["position"][-1] + index["length"][-1]) if len(index) else 0
+        if found != end:
+            raise CorruptionError(
+                f"{segment.path} is damaged at position {found}: {end} bytes of it were durable"
+            )
+        return Loaded(segment, index, fetch, self.note)
+
+    def _load_cold(self, segment: Segment) -> Loaded:
+        cold = self.cold
+        if cold is None:
+            raise ColdStoreError(
+                f"segment {segment.path} is in the cold store {self.cold_location!r}, which is not "
+                "open: open the store with cold=... to read it; everything newer can be read"
+            )
+        size = segment.summary.bytes
+
+        def remote(position: int, length: int) -> bytes:
+            return self._apart(lambda: cold.read(segment.path, position, length))
+
+        footer = read_footer(remote, size, segment.topic_id, segment.first)
+        index = read_index(remote, footer)
+        fetch = _ReadAhead(remote, footer.index_position)
+        return Loaded(segment, index, fetch, self.note, release=fetch.release)
+
+    def _apart(self, action: Callable[[], bytes]) -> bytes:
+        """Do something in the threads that are there for the cold store."""
+        with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(_COLD_THREADS, "stratalog-cold")
+            executor = self._executor
+        return executor.submit(action).result()
+
+    def _index(self, segment: Segment, fetch: Fetch, size: int) -> Index:
+        try:
+            return read_index(fetch, read_footer(fetch, size, segment.topic_id, segment.first))
+        except FormatError as error:
+            # The batches are what matters, and each has its own checksums.
+            check_segment_header(fetch, segment.topic_id, segment.first)
+            index = scan_index(fetch, segment.topic_id, size)
+            logger.warning(
+                "%s: %s; its index was made again from its batches, `stratalog repair` does so "
+                "for good", segment.path, error,
+            )  # fmt: skip
+            return index
+
+
+class _ReadAhead:
+    """Ranges of a cold segment, a few megabytes at a time; the last piece is kept."""
+
+    def __init__(self, remote: Fetch, end: int) -> None:
+        self._remote = remote
+        self._end = end
+        self.release()
+
+    def release(self) -> None:
+        """Keep nothing."""
+        self._piece: tuple[int, memoryview] = (0, memoryview(b""))
+
+    def __call__(self, position: int, length: int) -> memoryview:
+        start, data = self._piece
+        if not start <= position <= position + length <= start + len(data):
+            wanted = max(length, min(_COLD_READ_BYTES, self._end - position))
+            start, data = position, memoryview(self._remote(position, wanted))
+            self._piece = (start, data)
+        return data[position - start : position - start + length]
+
+
+def summary_of(footer: SegmentFooter, created_at: int, size: int) -> Summary:
+    """A sealed segment in short."""
+    return Summary(
+        footer.first_offset, footer.end_offset, footer.records, size, footer.min_timestamp,
+        footer.max_timestamp, footer.expires_at, created_at, State.SEALED,
+    )  # fmt: skip

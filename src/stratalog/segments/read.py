@@ -1,0 +1,362 @@
+"""From offsets to verified batches: the way out, from segments and from the log.
+
+Every frame is verified when it is read, header and body. Neighbouring frames of the log are read
+at once, about a megabyte at a time, and parsed in place.
+
+A reader holds no lock. What it is about to read may be moved meanwhile, from the log to a segment,
+from there to the cold store, or be evicted: it then looks again where the offset is now.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from stratalog.errors import CorruptionError, FormatError
+from stratalog.format.batch import Batch
+from stratalog.format.columns import Columns, encode_columns
+from stratalog.format.frame import HEADER_BYTES, FrameHeader, check_body, decode_header
+from stratalog.log.index import MEMORY, FrameIndex, FramePlace
+from stratalog.log.topic import TopicLog
+from stratalog.model import Gap
+from stratalog.segments.history import History
+from stratalog.segments.segment import Segment, Slice
+
+_READ_BYTES = 1 << 20
+
+# Runs of frames smaller than this on average are merged before they are parsed.
+_SMALL_FRAME_BYTES = 2048
+
+# How often a reader looks again for what was moved under its hands: once is enough unless the
+# writer is another process, and busy.
+_ATTEMPTS_MAX = 5
+
+_EXPIRED, _DELETED = 1, 2
+
+
+class _MovedError(Exception):
+    """What was to be read may be somewhere else by now; if not, `instead` is what is wrong."""
+
+    def __init__(self, instead: CorruptionError) -> None:
+        super().__init__()
+        self.instead = instead
+
+
+def read_batches(
+    topic: TopicLog, start: int, end: int, cold: set[int] | None = None
+) -> Iterator[Slice | Gap]:
+    """Everything published between the two offsets, in order, gaps included.
+
+    First offsets of cold segments that were read are added to `cold`.
+    """
+    attempts = 0
+    while start < end:
+        try:
+            for part, following in _next_parts(topic, start, end, cold):
+                if part is not None:
+                    yield part
+                start = following
+                attempts = 0
+        except _MovedError as moved:
+            attempts += 1
+            if attempts > _ATTEMPTS_MAX:
+                raise moved.instead from moved.__cause__
+            topic.history.refresh()
+
+
+def _next_parts(
+    topic: TopicLog, start: int, end: int, cold: set[int] | None
+) -> Iterator[tuple[Slice | Gap | None, int]]:
+    """What follows at `start`, from one place; each part with the offset to go on from."""
+    history = topic.history
+    if start < topic.earliest:
+        yield from _below_floor(topic, start, min(end, topic.earliest))
+        return
+    segment = history.chain.find(start)
+    if segment is not None:
+        if cold is not None and segment.is_cold:
+            cold.add(segment.first)
+        yield from _segment_parts(history, segment, start, min(end, segment.end))
+    else:
+        yield from _log_parts(topic, start, end)
+
+
+def _below_floor(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap | None, int]]:
+    """What went by itself is a gap; what was deleted is not there."""
+    history = topic.history
+    if topic.is_ephemeral:
+        yield Gap(start, end - 1, "ephemeral"), end
+    elif start < history.evicted_below:
+        stop = min(end, history.evicted_below)
+        yield Gap(start, stop - 1, history.evicted_reason), stop
+    else:
+        yield None, end
+
+
+def _segment_parts(
+    history: History, segment: Segment, start: int, end: int
+) -> Iterator[tuple[Slice | Gap | None, int]]:
+    try:
+        for part in segment.batches(start, end):
+            batch = part.batch
+            if history.lost:
+                for gap in lost_gaps(history, start, batch.offset_of(part.first)):
+                    yield gap, gap.last + 1
+            start = batch.offset_of(part.end - 1) + 1
+            yield part, start
+    except FileNotFoundError as error:
+        missing = (
+            f"{segment.path} is missing (topic {history.topic_id}, offsets {segment.first} to "
+            f"{segment.end - 1}): restore it from a copy, or run `stratalog repair`"
+        )
+        raise _MovedError(CorruptionError(missing)) from error
+    if history.lost:
+        for gap in lost_gaps(history, start, end):
+            yield gap, gap.last + 1
+    yield None, end
+
+
+def lost_gaps(history: History, start: int, end: int) -> list[Gap]:
+    """Offsets between the two that a repair gave up."""
+    if not history.lost or not history.lost.range_cardinality(start, end):
+        return []
+    offsets = offsets_between(history.lost, start, end)
+    cuts = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
+    return [
+        Gap(int(offsets[low]), int(offsets[high - 1]), "damaged") for low, high in pairwise(cuts)
+    ]
+
+
+def _log_parts(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap | None, int]]:
+    index = topic.index
+    frames = len(index)
+    number = index.find(start)
+    base = index.place(number).base_offset if number < frames else end
+    if base > start:
+        yield from _hole(topic, start, min(base, end))
+        return
+    run = _run(index, number, frames, end)
+    try:
+        for batch in _read_run(topic, run):
+            base = batch.base_offset
+            last = min(base + batch.count, end)
+            yield Slice(batch, start - base, last - base), last
+            start = last
+    except (CorruptionError, FileNotFoundError) as error:
+        # The file may have been given up since: then a segment has it, or it is gone for good.
+        if not isinstance(error, CorruptionError):
+            raise _MovedError(_damaged(topic, run[0], error)) from error
+        raise _MovedError(error) from error
+
+
+def _hole(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap | None, int]]:
+    """Nothing in the log at `start`: because it moved, because it was given up, or damage."""
+    history = topic.history
+    if topic.is_ephemeral:
+        yield Gap(start, end - 1, "ephemeral"), end
+        return
+    gaps = lost_gaps(history, start, end)
+    if gaps and gaps[0].first == start:
+        yield gaps[0], gaps[0].last + 1
+        return
+    end = gaps[0].first if gaps else end
+    raise _MovedError(
+        CorruptionError(
+            f"topic {topic.name!r}: offsets {start} to {end - 1} are in a damaged part of the "
+            "store. Nothing damaged is ever returned; read around these offsets, restore the "
+            "damaged file from a copy, or run `stratalog repair`."
+        )
+    )
+
+
+def read_living(
+    topic: TopicLog, start: int, end: int, now: int, cold: set[int] | None = None
+) -> Iterator[Slice | Gap]:
+    """The same without what was deleted, and with what has expired by `now` turned into gaps.
+
+    Neighbouring gaps become one.
+    """
+    ttl_ns = 0 if topic.options.ttl is None else round(topic.options.ttl * 10**9)
+    deleted = topic.history.deleted
+    gap: Gap | None = None
+    for part in read_batches(topic, start, end, cold):
+        for piece in _living(part, ttl_ns, now, deleted):
+            if isinstance(piece, Slice):
+                if gap is not None:
+                    yield gap
+                    gap = None
+                yield piece
+            elif gap is not None and gap.reason == piece.reason:
+                gap = Gap(gap.first, piece.last, gap.reason)
+            else:
+                if gap is not None:
+                    yield gap
+                gap = piece
+    if gap is not None:
+        yield gap
+
+
+def offset_at(topic: TopicLog, timestamp: int) -> int:
+    """The first offset whose record has this time or a later one; the next one if none has."""
+    for attempt in range(_ATTEMPTS_MAX):
+        chain = topic.history.chain
+        number = bisect_left(chain.segments, timestamp, key=lambda one: one.summary.max_timestamp)
+        try:
+            if number < len(chain.segments):
+                return max(chain.segments[number].offset_at(timestamp), topic.earliest)
+            index = topic.index
+            number = index.find_time(timestamp)
+            if number >= len(index):
+                return topic.committed
+            place = index.place(number)
+            for batch in _read_run(topic, [place]):
+                return max(batch.offset_at(timestamp), topic.earliest)
+        except (CorruptionError, FileNotFoundError):
+            if attempt + 1 == _ATTEMPTS_MAX:
+                raise
+            topic.history.refresh()
+    return topic.committed
+
+
+def _living(part: Slice | Gap, ttl_ns: int, now: int, deleted: BitMap64) -> Iterator[Slice | Gap]:
+    """Cut what was deleted and what has expired out of a slice."""
+    if isinstance(part, Gap) or not (deleted or ttl_ns or part.batch.expires_at is not None):
+        yield part
+        return
+    batch, first, end = part
+    offsets = batch.offsets(first, end)
+    dead = deleted_mask(deleted, offsets)
+    state = np.zeros(end - first, np.int8)
+    if ttl_ns:
+        state[batch.timestamps(first, end) + ttl_ns <= now] = _EXPIRED
+    if batch.expires_at is not None:
+        times = batch.expires_at[first:end]
+        state[(times != 0) & (times <= now)] = _EXPIRED
+    if dead is not None:
+        state[dead] = _DELETED
+    edges = [0, *(np.flatnonzero(state[1:] != state[:-1]) + 1).tolist(), end - first]
+    for low, high in pairwise(edges):
+        if state[low] == _EXPIRED:
+            yield Gap(int(offsets[low]), int(offsets[high - 1]), "expired")
+        elif state[low] != _DELETED:
+            yield Slice(batch, first + low, first + high)
+
+
+def deleted_mask(deleted: BitMap64, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+    """Which of these offsets, which rise, were deleted; None if none was."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    if not deleted or not deleted.range_cardinality(first, last + 1):
+        return None
+    if deleted.contains_range(first, last + 1):
+        return np.ones(len(offsets), np.bool_)
+    return np.isin(offsets, offsets_between(deleted, first, last + 1), assume_unique=True)
+
+
+def offsets_between(chosen: BitMap64, start: int, end: int) -> npt.NDArray[np.int64]:
+    """Those of a set that are between the two, rising."""
+    inside = BitMap64()
+    inside.add_range(start, end)
+    inside &= chosen
+    return np.array(inside.to_array(), np.int64)
+
+
+def _run(index: FrameIndex, number: int, frames: int, end: int) -> list[FramePlace]:
+    """Frames side by side in one file, without a hole, up to about a megabyte."""
+    place = index.place(number)
+    run = [place]
+    total = place.length
+    while number + len(run) < frames and place.file != MEMORY:
+        following = index.place(number + len(run))
+        total += following.length
+        if (
+            following.file != place.file
+            or following.position != place.position + place.length
+            or following.base_offset != place.base_offset + place.count
+            or following.base_offset >= end
+            or total > _READ_BYTES
+        ):
+            break
+        run.append(following)
+        place = following
+    return run
+
+
+def _read_run(topic: TopicLog, run: list[FramePlace]) -> Iterator[Batch]:
+    first = run[0]
+    if first.file == MEMORY:
+        held = topic.memory.get(first.position)
+        if held is None:
+            raise CorruptionError(
+                f"topic {topic.name!r}: offsets {first.base_offset} to "
+                f"{first.base_offset + first.count - 1} left memory while they were read"
+            )
+        yield Batch.parse(*held)
+        return
+    length = run[-1].position + run[-1].length - first.position
+    data = topic.reader.pread(first.file, length, first.position)
+    headers = [_verify(topic, place, data, place.position - first.position) for place in run]
+    bodies = [place.position - first.position + HEADER_BYTES for place in run]
+    if length < len(run) * _SMALL_FRAME_BYTES and all(not header.flags for header in headers):
+        try:
+            merged = _merge(headers, data, bodies)
+        except FormatError as error:
+            raise _damaged(topic, first, error) from error
+        yield merged
+        return
+    for header, body, place in zip(headers, bodies, run, strict=True):
+        try:
+            batch = Batch.parse(header, data, body)
+        except FormatError as error:
+            raise _damaged(topic, place, error) from error
+        yield batch
+
+
+def _verify(topic: TopicLog, place: FramePlace, data: bytes, at: int) -> FrameHeader:
+    try:
+        header = decode_header(data, at, seed=topic.reader.seed(place.file))
+        if header[4:6] != (topic.id, place.base_offset) or header.count != place.count:
+            raise CorruptionError("another frame is where this one was")
+        check_body(header, data, at + HEADER_BYTES)
+    except FormatError as error:
+        raise _damaged(topic, place, error) from error
+    return header
+
+
+def _merge(headers: list[FrameHeader], data: bytes, bodies: list[int]) -> Batch:
+    """Many small frames of plain values as one batch: what a reader of single appends gets.
+
+    Parsing each by itself would take ten times as long as all of this.
+    """
+    values: list[bytes | None] = []
+    timestamps: list[int] = []
+    for header, body in zip(headers, bodies, strict=True):
+        start = body + 8  # behind the two ends, 0 and the length
+        length = int.from_bytes(data[body + 4 : start], "little")
+        if header.count == 1 and length <= header.body_length - 8:
+            values.append(data[start : start + length])
+        else:
+            values += Batch.parse(header, data, body).values()
+        timestamps += [header.base_timestamp] * header.count
+    flags, merged = encode_columns(Columns(values, timestamps=timestamps))
+    first = headers[0]
+    return Batch.parse(
+        first._replace(
+            flags=flags, body_length=len(merged), count=len(values),
+            max_timestamp=headers[-1].max_timestamp,
+        ),
+        merged,
+    )  # fmt: skip
+
+
+def _damaged(topic: TopicLog, place: FramePlace, error: Exception) -> CorruptionError:
+    return CorruptionError(
+        f"{topic.reader.path(place.file)} at position {place.position}: {error} "
+        f"(topic {topic.name!r}, offsets {place.base_offset} to "
+        f"{place.base_offset + place.count - 1}). Nothing damaged is ever returned; "
+        "read around these offsets, restore the file from a copy, or run `stratalog repair`."
+    )

@@ -1,0 +1,165 @@
+"""Writing a segment: batches one behind the other, then index and footer.
+
+Owns: one `.open` file (or a `.tmp` one, when a segment is rewritten).
+
+Invariants:
+- Bytes below `position` are whole batches; those below the position of the topic's newest
+  `CHECKPOINT` frame are durable, and nothing above it is relied on: the log has it all.
+- A file is complete and synced before it gets the name of a sealed segment.
+
+Concurrency: the store's upkeep writes, one segment of a topic at a time.
+Crash: an open segment may have anything behind its durable bytes; it is cut there when the store
+is opened. A `.tmp` is removed.
+"""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+from xxhash import xxh3_64_intdigest
+
+from stratalog.errors import SyncFailedError
+from stratalog.format.frame import HEADER_BYTES as FRAME_BYTES
+from stratalog.format.frame import FrameType, body_checksum, encode_header
+from stratalog.format.merge import NEVER, Block
+from stratalog.format.names import segment_name
+from stratalog.format.segment import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    INDEX_BYTES,
+    INDEX_DTYPE,
+    Index,
+    SegmentFooter,
+    SegmentHeader,
+    State,
+    Summary,
+    encode_footer,
+    encode_index,
+    encode_segment_header,
+)
+from stratalog.fs import File, FileSystem
+
+
+class SegmentWriter:
+    """A segment that grows."""
+
+    def __init__(
+        self, fs: FileSystem, directory: str, topic_id: int, first: int, created_at: int,
+        suffix: str = ".open",
+    ) -> None:  # fmt: skip
+        self._fs = fs
+        self._directory = directory
+        self._topic_id = topic_id
+        self._suffix = suffix
+        self.first = first
+        self.created_at = created_at
+        self.path = os.path.join(directory, segment_name(first, suffix))
+        self.position = 0
+        self.records = 0
+        self.min_timestamp = 0
+        self.max_timestamp = 0
+        self.expires_at = -1
+        """Latest expiry so far, `NEVER`, or -1 while there is no record."""
+        self._entries: list[tuple[int, ...]] = []
+        self._is_named = False
+        self.file: File
+
+    def create(self) -> None:
+        """Begin a new file; one of that name, left by a crash, is replaced."""
+        self._fs.makedirs(self._directory)
+        self._fs.unlink(self.path)
+        self.file = self._fs.open(self.path, "create")
+        header = SegmentHeader(self._topic_id, self.first, self.created_at)
+        self.file.pwrite([encode_segment_header(header)], 0)
+        self.position = HEADER_BYTES
+
+    def resume(self, summary: Summary, index: Index) -> None:
+        """Go on with an open segment that was found; it was cut to what is durable."""
+        self.file = self._fs.open(self.path, "write")
+        self.position = summary.bytes
+        self.records = summary.records
+        self.min_timestamp = summary.min_timestamp
+        self.max_timestamp = summary.max_timestamp
+        self.expires_at = summary.expires_at if summary.records else -1
+        self._entries = [tuple(entry) for entry in index.tolist()]
+        self._is_named = True
+
+    def append(self, block: Block) -> None:
+        """Add a batch; it is durable after the next `sync`."""
+        header = encode_header(
+            FrameType.RECORDS, block.flags, len(block.body), block.count, self._topic_id,
+            block.base_offset, block.base_timestamp, block.max_timestamp,
+            body_checksum(block.body), 0,
+        )  # fmt: skip
+        self.file.pwrite([header, block.body], self.position)
+        length = FRAME_BYTES + len(block.body)
+        self._entries.append(
+            (
+                block.base_offset, self.position, length, block.count, block.base_timestamp,
+                block.max_timestamp,
+            )
+        )  # fmt: skip
+        if not self.records:
+            self.min_timestamp = block.base_timestamp
+        self.max_timestamp = block.max_timestamp
+        self.expires_at = latest(self.expires_at, block.expires_at)
+        self.records += block.count
+        self.position += length
+
+    def sync(self) -> None:
+        """Make everything so far durable, the file's name included."""
+        _sync(self.file)
+        if not self._is_named:
+            self._fs.sync_dir(self._directory)
+            self._is_named = True
+        self._fs.promise(self.file, self.position)
+
+    def seal(self, end: int, sealed_at: int) -> Summary:
+        """Add index and footer, and give the file its lasting name."""
+        index = encode_index(self.index())
+        footer = SegmentFooter(
+            self._topic_id, self.first, end, self.records, self.min_timestamp, self.max_timestamp,
+            max(self.expires_at, NEVER), sealed_at, self.position, len(index) // INDEX_BYTES,
+            xxh3_64_intdigest(index),
+        )  # fmt: skip
+        self.file.pwrite([index, encode_footer(footer)], self.position)
+        size = self.position + len(index) + FOOTER_BYTES
+        self.file.truncate(size)  # a failed attempt may have left more behind
+        _sync(self.file)
+        self._fs.rename(self.path, os.path.join(self._directory, segment_name(self.first)))
+        self._fs.sync_dir(self._directory)
+        self.close()
+        return self.summary(end)._replace(bytes=size, state=State.SEALED)
+
+    def summary(self, end: int) -> Summary:
+        """The segment as it is now, an open one."""
+        return Summary(
+            self.first, end, self.records, self.position, self.min_timestamp, self.max_timestamp,
+            max(self.expires_at, NEVER), self.created_at, State.OPEN,
+        )  # fmt: skip
+
+    def index(self) -> Index:
+        """The batches so far."""
+        return np.array(self._entries, INDEX_DTYPE)
+
+    def close(self) -> None:
+        """Let the file go."""
+        self.file.close()
+
+
+def _sync(file: File) -> None:
+    try:
+        file.fdatasync()
+    except OSError as error:
+        raise SyncFailedError(
+            f"{file.path}: sync failed: {error}. Nothing is lost, the log has it all; segments are "
+            "written again once the store was reopened."
+        ) from error
+
+
+def latest(one: int, other: int) -> int:
+    """The later of two expiries; -1 is none yet, `NEVER` wins."""
+    if one < 0 or other < 0:
+        return max(one, other)
+    return NEVER if NEVER in (one, other) else max(one, other)
