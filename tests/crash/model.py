@@ -112,6 +112,16 @@ class Session:
         assert self.store._log is not None
         self.store._log.tick()
 
+    def checkpoint(self) -> None:
+        """Put everything into segments, which makes it durable."""
+        self.store.checkpoint()
+        self._all_durable()
+
+    def snapshot(self) -> None:
+        """Checkpoint, and give up the log behind it."""
+        self.store.snapshot()
+        self._all_durable()
+
     def _topic(self, name: str) -> tuple[Topic, TopicModel]:
         model = self.topics.setdefault(name, TopicModel())
         topic = self.store.topic(name)

@@ -147,6 +147,59 @@ def large_values(session: Session) -> None:
         session.append("orders", bytes([size % 251]) * size)
 
 
+def checkpoints(session: Session) -> None:
+    """Small segments, sealed by records and by bytes, between appends of every class."""
+    session.open(shards=2)
+    session.create("small", segment_records=7)
+    session.create("packed", segment_bytes=4096, compression="zstd")
+    for number in range(4):
+        session.append_many("small", [b"%d" % number] * (3 + number))
+        session.append("small", b"relaxed", durability="disk", key=b"k", tag="t")
+        session.append_many("packed", [bytes([number, n]) * 300 for n in range(5)])
+        session.append("plain", b"single %d" % number)
+        session.checkpoint()
+    session.append("small", b"behind the last checkpoint")
+
+
+def snapshots(session: Session) -> None:
+    """The log is given up behind snapshots, and recycled."""
+    session.open(shards=1)
+    session.create("small", segment_records=5)
+    session.create("ticks", durability="ephemeral")
+    for number in range(7):
+        session.append_many("small", [bytes([number]) * 700] * 4)
+        session.append("ticks", b"tick")
+        session.append("orders", bytes([number]) * 900)
+        session.snapshot()
+        session.append("orders", b"relaxed", durability="disk")
+    session.append_many("small", [b"last"] * 3)
+
+
+def closes_with_segments(session: Session) -> None:
+    """Clean closes that leave an empty log, with another number of shards each time."""
+    session.open(shards=2)
+    session.create("small", segment_records=40)
+    for shards in (1, 3, 2):
+        session.append_many("small", [bytes([shards]) * 2000] * 3)
+        session.checkpoint()
+        for _ in range(60):
+            session.append_many("orders", [bytes([shards]) * 5000])
+        session.reopen(shards=shards)
+        session.append("small", b"again")
+
+
+def aged_segments(session: Session) -> None:
+    """Segments sealed because they are old, though nothing is new."""
+    session.open(shards=1)
+    session.create("slow", segment_seconds=60.0)
+    for number in range(3):
+        session.append("slow", b"%d" % number)
+        session.checkpoint()
+        session.clock.advance(100.0)
+        session.checkpoint()
+        session.snapshot()
+
+
 CATALOGUE: list[Workload] = [
     single_appends,
     batches_over_rotations,
@@ -160,4 +213,8 @@ CATALOGUE: list[Workload] = [
     records_of_all_kinds,
     overfull_groups,
     large_values,
+    checkpoints,
+    snapshots,
+    closes_with_segments,
+    aged_segments,
 ]
