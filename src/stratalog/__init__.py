@@ -32,7 +32,7 @@ from stratalog.errors import (
     UsageError,
     WrongTypeError,
 )
-from stratalog.model import Durability, Gap, Operation, Record
+from stratalog.model import CompactionReport, Diff, Durability, Gap, Operation, Record
 from stratalog.options import StoreOptions, TopicOptions
 from stratalog.store import Store
 from stratalog.topic import Topic
@@ -62,9 +62,11 @@ __all__ = [
     "BadMagicError",
     "ClosedError",
     "ColdStoreError",
+    "CompactionReport",
     "ConflictError",
     "CorruptionError",
     "DamagedError",
+    "Diff",
     "DiskFullError",
     "Durability",
     "FormatError",

@@ -64,7 +64,36 @@ class Gap(msgspec.Struct, frozen=True, gc=False):
     first: int
     last: int
     reason: str
-    """`ephemeral` (never written) or `expired` (past its time to live)."""
+    """`ephemeral` (never written), `expired` (past its time to live), `evicted` (by retention) or
+    `damaged` (given up by a repair)."""
+
+
+class Diff(msgspec.Struct, frozen=True):
+    """What is new in a topic for somebody who has seen it up to an offset."""
+
+    records: list[Record]
+    next: int
+    """Where to go on: what to give as `after` the next time."""
+    newest: int
+    """The newest offset there is; -1 in an empty topic."""
+    earliest: int
+    """The first offset that can still be read."""
+    caught_up: bool
+    """Whether `next` is the newest."""
+    gap: Gap | None
+    """Records that went before they were seen: evicted, or given up by a repair."""
+    cold_segments_read: int
+    """How many segments had to be read from the cold store."""
+
+
+class CompactionReport(msgspec.Struct, frozen=True):
+    """What `store.compact()` did."""
+
+    segments_removed: int
+    bytes_freed: int
+    """By removing segments and by rewriting them."""
+    segments_moved: int
+    """To the cold store."""
 
 
 class TopicStats(msgspec.Struct, frozen=True):
@@ -76,11 +105,20 @@ class TopicStats(msgspec.Struct, frozen=True):
     next_offset: int
     records: int
     bytes: int
-    """In the log, headers included."""
+    """In segments and in the log, headers included."""
     frames: int
+    """In the log, not yet in a segment."""
     newest_timestamp: int
     durability: str
     compression: str
+    epoch: int
+    """How many topics of this name were dropped before it."""
+    segments: int
+    cold_segments: int
+    deleted: int
+    """Records that were deleted one by one, or by their tag."""
+    evicted_below: int
+    """Below this offset, records went by themselves."""
 
 
 class StoreStats(msgspec.Struct, frozen=True):
@@ -93,7 +131,7 @@ class StoreStats(msgspec.Struct, frozen=True):
     topics: int
     records: int
     bytes: int
-    """Of frames, in all topics."""
+    """Of all topics, in segments and in the log."""
     shards: int
     commits: int
     """Groups written since the store was opened."""
@@ -103,5 +141,10 @@ class StoreStats(msgspec.Struct, frozen=True):
     """Frames read when the store was opened."""
     torn_bytes: int
     """Unfinished bytes that were cut off when the store was opened."""
+    checkpoints: int
+    snapshots: int
+    """Both since the store was opened."""
     damage: str | None
     """Why the store takes no writes, if it does not."""
+    upkeep: str | None
+    """What went wrong in the background, if anything did; it is tried again."""

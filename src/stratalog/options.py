@@ -72,6 +72,9 @@ class StoreOptions:
     """Sealed segments of a topic that stay here when there is a cold store."""
     hot_bytes: int = 0
     """Bytes of a topic's sealed segments that stay here; 0 is no bound. The stricter bound wins."""
+    rewrite_ratio: float = 0.5
+    """Share of a sealed segment that is deleted, or of a compacted topic that is new, from which
+    on it is rewritten."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "durability", check_durability(self.durability))
@@ -91,6 +94,7 @@ class StoreOptions:
         if self.cold is not None and (not isinstance(self.cold, str) or not self.cold):
             raise OptionError(f"cold={self.cold!r} must be a directory or a URL such as s3://...")
         check_range("hot_segments", self.hot_segments, 0, 1 << 40)
+        check_number("rewrite_ratio", self.rewrite_ratio, 0.01, 1.0)
         check_range("hot_bytes", self.hot_bytes, 0, 1 << 60)
 
     @classmethod

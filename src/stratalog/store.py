@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import logging
 import os
-import secrets
 import socket
 import sys
 import threading
@@ -21,24 +20,30 @@ from stratalog.clock import Clock, SystemClock
 from stratalog.errors import (
     ClosedError,
     DamagedError,
-    NotAStoreError,
     ReadOnlyError,
     StratalogError,
     TopicExistsError,
+    UnknownTopicError,
 )
-from stratalog.format.control import TopicBody
-from stratalog.format.names import check_topic_name, lock_path, store_path, store_temp_path
-from stratalog.format.store import VERSION, StoreFile, encode_store
+from stratalog.format.control import TopicBody, encode_topic
+from stratalog.format.frame import FrameType
+from stratalog.format.names import check_topic_name, lock_path
+from stratalog.format.store import VERSION
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
+from stratalog.fs.cold import open_cold
 from stratalog.log.log import Log
 from stratalog.log.topic import TopicLog
-from stratalog.model import Durability, StoreStats
+from stratalog.model import CompactionReport, Durability, StoreStats
 from stratalog.options import StoreOptions, TopicOptions
 from stratalog.projections.catalog import Catalog
+from stratalog.projections.deletes import delete
+from stratalog.projections.identity import read_or_create
 from stratalog.projections.replay import Replay
+from stratalog.projections.router import control
+from stratalog.segments.delete import Conditions
 from stratalog.topic import Topic
 from stratalog.upkeep import Upkeep
-from stratalog.view import View, read_store_file
+from stratalog.view import View
 
 logger = logging.getLogger("stratalog")
 
@@ -76,6 +81,8 @@ class Store:
         self._handles: dict[str, Topic] = {}
         if read_only:
             self._view = View(self._fs, self.path)
+            if options.cold is not None:
+                self._view.replay.pool.cold = open_cold(options.cold, self._fs)
             self._catalog = self._view.catalog
             self._replay = self._view.replay
             self._store_file = self._view.store_file
@@ -92,7 +99,7 @@ class Store:
         self._fs.makedirs(self.path)
         self._lock = self._fs.lock(lock_path(self.path), _holder())
         try:
-            self._store_file = self._read_or_create()
+            self._store_file = read_or_create(self._fs, self.path, self.clock.time_ns())
             self._recover(background)
         except BaseException:
             self._lock.close()
@@ -114,6 +121,8 @@ class Store:
         self._log = Log(fs, path, self.options, self.clock, replay.reader, replay.scanners)
         for topic in self._catalog.topics():
             self._log.attach(topic)
+        if self.options.cold is not None:
+            replay.pool.cold = open_cold(self.options.cold, fs)
         self._upkeep = Upkeep(self._log, replay, self._catalog, self.options, self.clock)
         if background:
             self._log.start()
@@ -124,54 +133,37 @@ class Store:
                 "that were not yet durable", torn.path, torn.bytes, torn.position,
             )  # fmt: skip
 
-    def _read_or_create(self) -> StoreFile:
-        names = self._fs.listdir(self.path)
-        if os.path.basename(store_path(self.path)) in names:
-            return read_store_file(self._fs, self.path)
-        temp = store_temp_path(self.path)
-        others = [n for n in names if n not in (os.path.basename(temp), "lock")]
-        if others:
-            raise NotAStoreError(
-                f"{self.path} is not a Stratalog store and not empty (it holds {others[0]!r}): "
-                "give the path of a store, or of a new or empty directory"
-            )
-        store_file = StoreFile(secrets.token_bytes(16), self.clock.time_ns())
-        self._fs.unlink(temp)
-        file = self._fs.open(temp, "create")
-        try:
-            file.pwrite([encode_store(store_file)], 0)
-            file.fdatasync()
-        finally:
-            file.close()
-        self._fs.rename(temp, store_path(self.path))
-        self._fs.sync_dir(self.path)
-        return store_file
-
     # --- topics --------------------------------------------------------------------------
 
     def topic(self, name: str) -> Topic:
         """The topic of that name; a writer creates it on first use, with default options."""
+        if self._view is not None and not self.is_closed:
+            self._view.refresh()
         handle = self._handles.get(name) if isinstance(name, str) else None
-        if handle is not None and not self.is_closed:
+        if handle is not None and not self.is_closed and not handle.is_dropped:
             return handle
         self._check_open()
         check_topic_name(name)
-        if self._view is not None:
-            self._view.refresh()
         log = self._catalog.get(name)
         if log is None:
             if self.is_read_only:
                 log = self._catalog.find(name)  # raises, and says what is there
             else:
                 log = self._create(name, TopicOptions(), may_exist=True)
-        return self._handles.setdefault(name, Topic(self, log))
+        return self._handle(name, log)
+
+    def _handle(self, name: str, log: TopicLog) -> Topic:
+        """One handle per topic, whoever asks first."""
+        handle = self._handles.setdefault(name, Topic(self, log))
+        if handle.is_dropped:
+            handle = self._handles[name] = Topic(self, log)
+        return handle
 
     def create_topic(self, name: str, **options: Any) -> Topic:
         """Create a topic with options of its own: see `TopicOptions`."""
         self.check_writable()
         check_topic_name(name)
-        log = self._create(name, TopicOptions.build(options), may_exist=False)
-        return self._handles.setdefault(name, Topic(self, log))
+        return self._handle(name, self._create(name, TopicOptions.build(options), may_exist=False))
 
     def topics(self) -> list[str]:
         """Names of all topics, sorted."""
@@ -194,7 +186,8 @@ class Store:
             if options.durability is None and self.options.durability == Durability.EPHEMERAL:
                 options = TopicOptions.build(options.to_dict() | {"durability": "ephemeral"})
             log = self._catalog.new()
-            log.define(TopicBody(name, "topic", self.clock.time_ns(), options.to_dict()))
+            epoch = self._replay.epochs.get(name, 0)
+            log.define(TopicBody(name, "topic", self.clock.time_ns(), options.to_dict(), epoch))
             self._log.attach(log)
             self._log.write_topic(log)
             self._catalog.add(log)
@@ -216,6 +209,25 @@ class Store:
         """Checkpoint, make a snapshot, and give up the log that nobody needs any more."""
         self._upkept().snapshot()
 
+    def compact(self) -> CompactionReport:
+        """Evict, rewrite and move to the cold store what can be, now instead of by and by."""
+        return self._upkept().compact()
+
+    def drop_topic(self, name: str) -> None:
+        """Remove a topic and its records for good; a new one of that name starts from nothing."""
+        self.check_writable()
+        check_topic_name(name)
+        with self._topics_lock:
+            topic = self._catalog.find(name)
+            assert self._log is not None
+            body = TopicBody(
+                topic.name, topic.kind, topic.created_at, topic.options.to_dict(), topic.epoch
+            )
+            self._log.write([control(topic, FrameType.DROP, 0, encode_topic(body))])
+            self._catalog.remove(topic)
+            self._handles.pop(name, None)
+        topic.is_plain = False
+
     def _upkept(self) -> Upkeep:
         self.check_writable()
         assert self._upkeep is not None
@@ -229,6 +241,7 @@ class Store:
         topics = self._catalog.topics()
         shards = [] if self._log is None else self._log.shards
         torn = [] if self._log is None else self._log.torn
+        upkeep = self._upkeep
         return StoreStats(
             path=self.path,
             identity=self._store_file.identity.hex(),
@@ -243,7 +256,10 @@ class Store:
             syncs=sum(shard.files.syncs for shard in shards),
             replayed_frames=self._replay.frames,
             torn_bytes=sum(tail.bytes for tail in torn),
+            checkpoints=0 if upkeep is None else upkeep.checkpoints,
+            snapshots=0 if upkeep is None else upkeep.snapshots,
             damage=self.damage,
+            upkeep=None if upkeep is None else upkeep.failure,
         )
 
     def close(self) -> None:
@@ -309,8 +325,17 @@ class Store:
         self._check_open()
         if self._view is not None:
             self._view.refresh()
-        elif self._log is not None:
+        elif self._log is not None and not topic.is_dropped:
             topic.settle()
+        if topic.is_dropped:
+            raise UnknownTopicError(
+                f"topic {topic.name!r} was dropped: store.topic({topic.name!r}) has what came after"
+            )
+
+    def delete(self, topic: TopicLog, end: int, conditions: Conditions) -> int:
+        """Delete records below an offset that meet the conditions; returns how many."""
+        assert self._log is not None
+        return delete(self._log, topic, end, conditions, self.clock.time_ns())
 
     def wait(self, topic: TopicLog, offset: int, timeout: float | None) -> bool:
         """Block until `offset` can be read; False when the time is up or the store closes."""

@@ -14,8 +14,9 @@ from stratalog.format.columns import encode_columns, encode_values
 from stratalog.inputs import check_bytes, check_time, columns_of, record_extras, rising
 from stratalog.log.group import AppendFuture, Entry, records_entry
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
-from stratalog.model import Durability, Gap, Record, TopicStats
+from stratalog.model import Diff, Durability, Gap, Record, TopicStats
 from stratalog.options import TopicOptions, check_durability, check_range
+from stratalog.segments.delete import Conditions, changes
 from stratalog.segments.read import offset_at, read_living
 from stratalog.segments.segment import Slice
 
@@ -61,6 +62,16 @@ class Topic:
         if self._store.is_read_only:
             return self._log.options.durability or self._store.options.durability
         return next(name for name, rank in RANKS.items() if rank == self._log.rank)
+
+    @property
+    def epoch(self) -> int:
+        """How many topics of this name were dropped before this one was made."""
+        return self._log.epoch
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the topic is gone; another of its name may be there."""
+        return self._log.is_dropped
 
     @property
     def earliest(self) -> int:
@@ -313,6 +324,46 @@ class Topic:
             yield from self._read(start, end, end - start)
             start = end
 
+    def diff(self, after: int = -1, limit: int = 500, node: str | None = None) -> Diff:
+        """What came after an offset, for somebody who follows the topic step by step.
+
+        What was deleted, what has expired and, with `node`, what that node itself has appended is
+        left out, and `next` is past it all the same: give it as `after` the next time.
+        """
+        check_range("after", after, -1, 1 << 63)
+        check_range("limit", limit, 1, 1 << 31)
+        start, end = self._range(after + 1, None)
+        return changes(self._log, start, end, limit, node, self._now())
+
+    # --- delete --------------------------------------------------------------------------
+
+    def delete(
+        self,
+        *,
+        before: int | float | datetime | None = None,
+        tag: str | None = None,
+        tag_glob: str | None = None,
+        offsets: Iterable[int] | None = None,
+    ) -> int:
+        """Delete the records that meet every condition given, for good; returns how many.
+
+        `before` is an offset (an int) or a time (a float or a datetime): records below it. Readers
+        do not see a gap where records were deleted. Records appended later are not affected.
+        """
+        if before is None and tag is None and tag_glob is None and offsets is None:
+            raise OptionError("delete needs a condition: before, tag, tag_glob or offsets")
+        self._store.check_writable()
+        self._store.settle(self._log)
+        log = self._log
+        conditions = Conditions.check(log, tag, tag_glob, offsets)
+        if before is None:
+            end = log.committed
+        elif isinstance(before, int) and not isinstance(before, bool):
+            end = self._range(before, None)[0]
+        else:
+            end = offset_at(log, check_time("before", before))
+        return self._store.delete(log, end, conditions)
+
     def stats(self) -> TopicStats:
         """Numbers about the topic, taken from memory."""
         self._store.settle(self._log)
@@ -328,6 +379,8 @@ class Topic:
             newest_timestamp=log.last_timestamp,
             durability=str(self.durability),
             compression=log.options.compression,
+            epoch=log.epoch,
+            **log.history.stats(),
         )
 
     # --- helpers -------------------------------------------------------------------------

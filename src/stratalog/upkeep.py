@@ -14,22 +14,32 @@ import logging
 import threading
 
 from stratalog.clock import Clock
-from stratalog.errors import StratalogError, SyncFailedError
+from stratalog.errors import ColdStoreError, StratalogError, SyncFailedError
+from stratalog.format.control import encode_floor, encode_tier
 from stratalog.format.frame import FrameType
+from stratalog.format.segment import Summary
 from stratalog.format.snapshot import CatalogState, LogState
 from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
+from stratalog.model import CompactionReport
 from stratalog.options import StoreOptions
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.replay import Replay
+from stratalog.projections.router import control
 from stratalog.projections.snapshot import capture
 from stratalog.segments.checkpoint import checkpoint, mark, seal_aged
+from stratalog.segments.retention import eviction, remove_below, remove_topic
+from stratalog.segments.rewrite import compact, reclaim
+from stratalog.segments.tiering import movable, move
 
 logger = logging.getLogger("stratalog")
 
 # A closing store leaves this much in the log: it is replayed in a few milliseconds, and a program
 # that opens, appends a little and closes does not make a segment of every few records.
 _CLOSE_BYTES = 256 << 10
+
+# Of `compact`, which does all it can: a segment is rewritten for one record in a thousand.
+_RATIO_MIN = 0.001
 
 
 class Upkeep:
@@ -107,6 +117,7 @@ class Upkeep:
         due = now - self._checkpointed_at >= options.checkpoint_interval
         if pending >= options.checkpoint_bytes or (pending and due):
             self._checkpoint()
+        self._tidy(self._options.rewrite_ratio)
         pending = self._log_bytes(self._snapshotted)
         due = now - self._snapshotted_at >= options.snapshot_interval
         if pending >= options.snapshot_bytes or (pending and due):
@@ -124,6 +135,14 @@ class Upkeep:
         with self._lock:
             self._checkpoint()
             self._snapshot()
+
+    def compact(self) -> CompactionReport:
+        """Checkpoint, evict, rewrite and move everything that can be, now."""
+        with self._lock:
+            self._checkpoint()
+            report = self._tidy(_RATIO_MIN)
+            self._snapshot()
+            return report
 
     def finish(self) -> None:
         """On a clean close: leave so little in the log that the next open is immediate."""
@@ -162,6 +181,57 @@ class Upkeep:
         self._checkpointed = self._advance(positions)
         self._checkpointed_at = self._clock.monotonic()
         self.checkpoints += 1
+
+    def _tidy(self, ratio: float) -> CompactionReport:
+        """Evict, rewrite and move; what one topic's cold store refuses does not stop the rest."""
+        segments = freed = rewritten = moved = 0
+        failure: ColdStoreError | None = None
+        now = self._clock.time_ns()
+        for topic in self._catalog.topics():
+            try:
+                self._evict(topic, now)
+                count, size = remove_below(topic)
+                segments, freed = segments + count, freed + size
+                rewritten += reclaim(topic, now, ratio)
+                if topic.options.compact:
+                    rewritten += compact(topic, now, ratio)
+                moved += self._move(topic)
+            except ColdStoreError as error:
+                failure = error
+        try:
+            self._remove_dropped()
+        except ColdStoreError as error:
+            failure = error
+        if failure is not None:
+            raise failure
+        return CompactionReport(segments, freed + rewritten, moved)
+
+    def _evict(self, topic: TopicLog, now: int) -> None:
+        wanted = eviction(topic, now)
+        if wanted is not None:
+            earliest = max(topic.earliest, wanted.below)
+            body = encode_floor(wanted.below, wanted.reason)
+            self._log.write([control(topic, FrameType.FLOOR, earliest, body)])
+
+    def _move(self, topic: TopicLog) -> int:
+        pool = topic.history.pool
+        if pool.cold is None:
+            return 0
+        location = pool.cold.location
+
+        def flip(topic: TopicLog, summary: Summary) -> None:
+            body = encode_tier(summary, location)
+            self._log.write([control(topic, FrameType.TIER, summary.first_offset, body)])
+
+        segments = movable(topic, self._options)
+        for segment in segments:
+            move(topic, segment, flip)
+        return len(segments)
+
+    def _remove_dropped(self) -> None:
+        for topic_id in sorted(self._replay.dropped):
+            remove_topic(self._replay.pool, topic_id)
+            self._replay.dropped.discard(topic_id)
 
     def _advance(self, positions: dict[int, int]) -> dict[int, int]:
         """Past the marks as well, if nothing was appended meanwhile."""

@@ -9,12 +9,10 @@ from __future__ import annotations
 import threading
 import time
 
-from stratalog.errors import FormatError, NotAStoreError
-from stratalog.format.names import store_path
-from stratalog.format.store import StoreFile, decode_store
 from stratalog.fs import FileSystem
 from stratalog.log.topic import TopicLog
 from stratalog.projections.catalog import Catalog
+from stratalog.projections.identity import read_store_file
 from stratalog.projections.replay import Replay
 
 # How often a waiting reader looks for news of another process.
@@ -51,21 +49,3 @@ class View:
             if left <= 0:
                 return False
             time.sleep(min(left, _POLL_SECONDS))
-
-
-def read_store_file(fs: FileSystem, root: str) -> StoreFile:
-    """Who the store in this directory is; raises `NotAStoreError` if there is none."""
-    path = store_path(root)
-    try:
-        file = fs.open(path, "read")
-    except (FileNotFoundError, NotADirectoryError):
-        raise NotAStoreError(
-            f"{root} is not a Stratalog store: there is no file {path}. Check the path; a writer "
-            "creates the store with stratalog.open(path)."
-        ) from None
-    try:
-        return decode_store(file.pread(file.size(), 0))
-    except FormatError as error:
-        raise type(error)(f"{path}: {error}") from error
-    finally:
-        file.close()

@@ -214,6 +214,11 @@ class Batch:
         """Payloads alone."""
         return self._items(self.value, first, self.count if end is None else end)
 
+    def keys(self, first: int = 0, end: int | None = None) -> list[bytes | None]:
+        """Keys alone."""
+        end = self.count if end is None else end
+        return [None] * (end - first) if self.key is None else self._items(self.key, first, end)
+
     def records(self, first: int = 0, end: int | None = None) -> list[Record]:
         """Whole records. One C-level `map` over the columns: no Python code per record."""
         end = self.count if end is None else end

@@ -45,6 +45,7 @@ Floor body, little-endian:
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import msgspec
 from pyroaring import BitMap64
@@ -105,6 +106,19 @@ def decode_topic(body: bytes) -> TopicBody:
 def encode_delete(offsets: BitMap64) -> bytes:
     """The body of a `DELETE` frame."""
     return _wrap(offsets.serialize())
+
+
+def encode_deletes(offsets: BitMap64, bytes_max: int) -> Iterator[bytes]:
+    """The bodies of as many `DELETE` frames as it takes; none for no offsets."""
+    body = encode_delete(offsets)
+    if offsets and (len(body) <= bytes_max or len(offsets) == 1):
+        yield body
+    elif offsets:
+        middle = offsets[len(offsets) // 2]
+        low = offsets.copy()
+        low.remove_range(middle, _OFFSET_MAX + 1)
+        yield from encode_deletes(low, bytes_max)
+        yield from encode_deletes(offsets - low, bytes_max)
 
 
 def decode_delete(body: bytes) -> BitMap64:

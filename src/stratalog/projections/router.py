@@ -16,7 +16,13 @@ from stratalog.format.control import (
     decode_topic,
 )
 from stratalog.format.frame import FrameType
+from stratalog.log.log import Control
 from stratalog.log.topic import TopicLog
+
+
+def control(topic: TopicLog, type: int, base_offset: int, body: bytes) -> Control:
+    """A control frame to be written, which becomes state as it would in replay."""
+    return Control(topic, type, base_offset, body, lambda: apply(topic, type, base_offset, body))
 
 
 def apply(topic: TopicLog, type: int, base_offset: int, body: bytes) -> None:

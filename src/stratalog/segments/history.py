@@ -69,8 +69,9 @@ class History:
     """Where a topic's records are that left the log."""
 
     __slots__ = (
-        "chain", "checkpointed", "cold", "deleted", "directory", "evicted_below",
-        "evicted_reason", "is_stale", "lost", "mark", "pool", "refresh", "topic_id", "writer",
+        "chain", "checkpointed", "cold", "compacted_below", "consumed_below", "deleted",
+        "directory", "evicted_below", "evicted_reason", "examined", "is_stale", "lost", "mark",
+        "pool", "refresh", "topic_id", "writer",
     )  # fmt: skip
 
     def __init__(self, pool: SegmentPool, topic_id: int) -> None:
@@ -90,6 +91,12 @@ class History:
         """Offsets that a repair gave up."""
         self.cold: dict[int, Summary] = {}
         """Segments that are in the cold store, by first offset."""
+        self.consumed_below = 0
+        """Below this, every group that shares the topic's records has consumed them."""
+        self.compacted_below = 0
+        """Below this, sealed segments were compacted since the store was opened."""
+        self.examined: dict[int, int] = {}
+        """Deleted offsets in a segment when it was last looked at, by first offset."""
         self.writer: SegmentWriter | None = None
         self.refresh: Callable[[], None] = _nothing
         """Has another process' changes taken in, where there is another process."""
@@ -118,6 +125,16 @@ class History:
     def total_bytes(self) -> int:
         """Bytes of all segments, wherever they are."""
         return sum(segment.summary.bytes for segment in self.chain.segments)
+
+    def stats(self) -> dict[str, int]:
+        """Numbers for the topic's statistics."""
+        segments = self.chain.segments
+        return {
+            "segments": len(segments),
+            "cold_segments": sum(segment.is_cold for segment in segments),
+            "deleted": len(self.deleted),
+            "evicted_below": self.evicted_below,
+        }
 
     # --- what control frames say ----------------------------------------------------------
 
@@ -234,7 +251,7 @@ class History:
                 fs.unlink(path)
             elif suffix == ".seg" and first in self.cold:
                 fs.unlink(path)  # the flip to the cold store is durable, and it has a copy
-                self._replace(self.pool.segment(self.topic_id, self.cold[first]))
+                self.replace(self.pool.segment(self.topic_id, self.cold[first]))
             elif suffix == ".open" and segment is not None:
                 if segment.is_open:
                     self._cut(segment)
@@ -250,7 +267,7 @@ class History:
         finally:
             file.close()
 
-    def _replace(self, segment: Segment) -> None:
+    def replace(self, segment: Segment) -> None:
         """Put another in the place of the segment with the same first offset."""
         self.chain = Chain.of(
             segment if one.first == segment.first else one for one in self.chain.segments

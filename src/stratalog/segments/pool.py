@@ -22,7 +22,7 @@ from stratalog.errors import ColdStoreError, CorruptionError, FormatError
 from stratalog.format.names import cold_name, segment_name, topic_path
 from stratalog.format.segment import Index, SegmentFooter, State, Summary
 from stratalog.fs import FileSystem, forget_pages
-from stratalog.fs.cold import ColdStore
+from stratalog.fs.cold import ColdStore, open_cold
 from stratalog.segments.segment import (
     Fetch,
     Loaded,
@@ -161,11 +161,13 @@ class SegmentPool:
         return Loaded(segment, index, fetch, self.note)
 
     def _load_cold(self, segment: Segment) -> Loaded:
+        if self.cold is None and self.cold_location:
+            self.cold = open_cold(self.cold_location, self.fs)
         cold = self.cold
         if cold is None:
             raise ColdStoreError(
-                f"segment {segment.path} is in the cold store {self.cold_location!r}, which is not "
-                "open: open the store with cold=... to read it; everything newer can be read"
+                f"segment {segment.path} is in a cold store that is not known here: open the store "
+                "with cold=... to read it; everything newer can be read"
             )
         size = segment.summary.bytes
 

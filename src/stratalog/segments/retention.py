@@ -1,0 +1,112 @@
+"""Retention: whole sealed segments leave, oldest first, and readers are told.
+
+The floors go into the log before a file goes from the disk: after a crash in between, files below
+the floor are removed when the store is opened.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+from stratalog.errors import ColdStoreError
+from stratalog.format.names import cold_name, topic_path
+from stratalog.log.topic import TopicLog
+from stratalog.segments.history import Chain
+from stratalog.segments.pool import SegmentPool
+from stratalog.segments.segment import Segment
+
+
+class Eviction(NamedTuple):
+    """What retention wants: everything below an offset gone, and why."""
+
+    below: int
+    reason: str
+
+
+def eviction(topic: TopicLog, now: int) -> Eviction | None:
+    """What is to go by the topic's limits at this time; None for nothing."""
+    history, options = topic.history, topic.options
+    segments = history.chain.segments
+    total = history.total_bytes()
+    below, reason = 0, ""
+    for number, segment in enumerate(segments):
+        if segment.is_open or len(segments) - number <= options.retention_segments_min:
+            break
+        if options.retention == "consumed" and segment.end > history.consumed_below:
+            break
+        why = _reason(topic, segment, total, now)
+        if not why:
+            break
+        below, reason = segment.end, why
+        total -= segment.summary.bytes
+    return Eviction(below, reason) if below > topic.earliest else None
+
+
+def _reason(topic: TopicLog, segment: Segment, total: int, now: int) -> str:
+    """Why a segment may go, if all before it do; empty if it may not."""
+    options, summary = topic.options, segment.summary
+    if segment.end <= topic.earliest:
+        return topic.history.evicted_reason  # gone already, as far as readers can tell
+    if summary.records:
+        if options.ttl is not None and summary.max_timestamp + options.ttl * 10**9 <= now:
+            return "expired"
+        if 0 < summary.expires_at <= now:
+            return "expired"
+    seconds = options.retention_seconds
+    if seconds is not None and summary.max_timestamp + seconds * 10**9 <= now:
+        return "evicted"
+    keep = options.retention_bytes
+    if keep is not None and total - summary.bytes >= keep:
+        return "evicted"
+    records = options.retention_records
+    if records is not None and topic.committed - segment.end >= records:
+        return "evicted"
+    return ""
+
+
+def remove_below(topic: TopicLog) -> tuple[int, int]:
+    """Remove the segments that are wholly below the floor; returns how many, and their bytes.
+
+    A cold one that cannot be removed now is tried again in the next round; the error is raised
+    once everything else is done.
+    """
+    history = topic.history
+    gone = [segment for segment in history.chain.segments if segment.end <= topic.earliest]
+    if gone:
+        history.chain = Chain.of(history.chain.segments[len(gone) :])
+        for segment in gone:
+            history.pool.forget(segment)
+            if not segment.is_cold:
+                history.pool.fs.unlink(segment.path)
+        history.pool.fs.sync_dir(history.directory)
+    remove_cold(topic)
+    return len(gone), sum(segment.summary.bytes for segment in gone)
+
+
+def remove_cold(topic: TopicLog) -> None:
+    """Remove what is below the floor from the cold store."""
+    history = topic.history
+    cold = history.pool.cold
+    failure: ColdStoreError | None = None
+    for first, summary in sorted(history.cold.items()):
+        if summary.end_offset > topic.earliest or cold is None:
+            break
+        try:
+            cold.delete(cold_name(topic.id, first))
+            del history.cold[first]
+        except ColdStoreError as error:
+            failure = error
+            break
+    if failure is not None:
+        raise failure
+
+
+def remove_topic(pool: SegmentPool, topic_id: int) -> None:
+    """Remove everything a dropped topic had; raises `ColdStoreError` if some is left."""
+    directory = topic_path(pool.root, topic_id)
+    for name in pool.fs.listdir(directory):
+        pool.fs.unlink(os.path.join(directory, name))
+    if pool.cold is not None:
+        for name in pool.cold.names(f"{topic_id:016x}/"):
+            pool.cold.delete(name)

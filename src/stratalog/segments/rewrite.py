@@ -1,0 +1,163 @@
+"""Rewriting sealed segments: without what was deleted, and without what a later record replaced.
+
+Owns: `<offset>.tmp` beside the segment it is to replace.
+
+Invariants:
+- A rewritten segment answers for the same offsets, and its records keep theirs.
+- The deletion of a key goes only when every older record of the key has gone before it.
+
+Concurrency: one thread at a time rewrites; readers go on with the segment they hold.
+Crash: the old segment is there until the rename, which puts the whole new one in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+from pyroaring import BitMap64
+
+from stratalog.format.batch import Batch
+from stratalog.format.merge import Part, merge
+from stratalog.log.topic import TopicLog
+from stratalog.model import Gap, Operation
+from stratalog.segments.checkpoint import BATCH_BYTES
+from stratalog.segments.read import deleted_mask, read_batches
+from stratalog.segments.segment import Segment, Slice
+from stratalog.segments.writer import SegmentWriter
+
+Mask = npt.NDArray[np.bool_]
+Dead = Callable[[Slice], "Mask | None"]
+"""Which records of a slice are to go; None for none."""
+
+
+def reclaim(topic: TopicLog, now: int, dead_ratio: float) -> int:
+    """Rewrite segments of which at least so much was deleted; returns the bytes that came back."""
+    history = topic.history
+    deleted = history.deleted
+    freed = 0
+
+    def dead(part: Slice) -> Mask | None:
+        return deleted_mask(deleted, part.batch.offsets(part.first, part.end))
+
+    for segment in history.chain.segments:
+        if segment.is_open or segment.is_cold or segment.end <= topic.earliest:
+            continue
+        count = deleted.range_cardinality(segment.first, segment.end)
+        known = history.examined.get(segment.first, 0)
+        if not segment.summary.records or count - known < dead_ratio * segment.summary.records:
+            continue
+        history.examined[segment.first] = count
+        present = _count(segment, dead)
+        if present and present >= dead_ratio * segment.summary.records:
+            freed += rewrite(topic, segment, dead, now)
+    return freed
+
+
+def compact(topic: TopicLog, now: int, dirty_ratio: float) -> int:
+    """Keep the last record of every key; returns the bytes that came back.
+
+    Only if at least so much of the topic is new since the last time.
+    """
+    history = topic.history
+    segments = [segment for segment in history.chain.segments if not segment.is_open]
+    total = sum(segment.summary.bytes for segment in segments)
+    new = sum(s.summary.bytes for s in segments if s.first >= history.compacted_below)
+    if not new or new < dirty_ratio * total:
+        return 0
+    replaced = _replaced(topic, segments, now)
+    freed = 0
+
+    def dead(part: Slice) -> Mask | None:
+        return deleted_mask(replaced, part.batch.offsets(part.first, part.end))
+
+    # Oldest first: what a deleted key once was goes before the deletion does.
+    for segment in segments:
+        if replaced.range_cardinality(segment.first, segment.end):
+            freed += rewrite(topic, segment, dead, now)
+    history.compacted_below = segments[-1].end
+    return freed
+
+
+def _replaced(topic: TopicLog, segments: list[Segment], now: int) -> BitMap64:
+    """Offsets in sealed segments that a later record of the same key replaces."""
+    seen: set[bytes | None] = set()
+    replaced = BitMap64()
+    grace_ns = round(topic.options.tombstone_seconds * 10**9)
+    start = segments[-1].end
+    for part in read_batches(topic, start, topic.committed):
+        if not isinstance(part, Gap):
+            seen.update(part.batch.keys(part.first, part.end))
+    for segment in reversed(segments):
+        for part in reversed(list(segment.batches(segment.first, segment.end))):
+            keys = part.batch.keys(part.first, part.end)
+            offsets = part.batch.offsets(part.first, part.end).tolist()
+            gone = _tombstones(part, now - grace_ns)
+            for index in range(len(keys) - 1, -1, -1):
+                key = keys[index]
+                if key is None:
+                    continue
+                if key in seen:
+                    replaced.add(offsets[index])
+                else:
+                    seen.add(key)
+                    if gone is not None and gone[index]:
+                        replaced.add(offsets[index])
+    return replaced
+
+
+def _tombstones(part: Slice, before: int) -> Mask | None:
+    """Deletions of keys that are old enough to go."""
+    batch, first, end = part
+    is_tombstone = np.zeros(end - first, np.bool_)
+    if batch.operation is not None:
+        is_tombstone |= batch.operation[first:end] == Operation.DELETE
+    if batch.value.validity >= 0:
+        is_tombstone |= ~batch.valid(batch.value)[first:end]
+    if not is_tombstone.any():
+        return None
+    return is_tombstone & (batch.timestamps(first, end) <= before)
+
+
+def _count(segment: Segment, dead: Dead) -> int:
+    masks = (dead(part) for part in segment.batches(segment.first, segment.end))
+    return sum(int(mask.sum()) for mask in masks if mask is not None)
+
+
+def rewrite(topic: TopicLog, segment: Segment, dead: Dead, now: int) -> int:
+    """Put a segment without its dead records in its place; returns the bytes that came back."""
+    history = topic.history
+    pool = history.pool
+    writer = SegmentWriter(
+        pool.fs, history.directory, topic.id, segment.first, segment.summary.created_at, ".tmp"
+    )
+    writer.create()
+    try:
+        parts: list[Part] = []
+        size = 0
+        for part in segment.batches(segment.first, segment.end):
+            mask = dead(part)
+            if mask is not None and mask.all():
+                continue
+            parts.append(Part(*part, None if mask is None else ~mask))
+            size += _share(part.batch, mask)
+            if size >= BATCH_BYTES:
+                writer.append(merge(parts, topic.codec))
+                parts, size = [], 0
+        if parts:
+            writer.append(merge(parts, topic.codec))
+        summary = writer.seal(segment.end, now)
+    except BaseException:
+        writer.close()
+        pool.fs.unlink(writer.path)
+        raise
+    history.replace(pool.segment(topic.id, summary))
+    pool.forget(segment)
+    return segment.summary.bytes - summary.bytes
+
+
+def _share(batch: Batch, dead: Mask | None) -> int:
+    """About how many bytes of a batch are left."""
+    left = 1.0 if dead is None else 1.0 - float(dead.mean())
+    return int(batch.size * left)
