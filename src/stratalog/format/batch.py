@@ -171,7 +171,8 @@ class Batch:
             self.offset_deltas, self.key, self.headers, self.tag, self.node, self.priority,
             self.expires_at, self.not_before, self.operation,
         )  # fmt: skip
-        return self.value.validity < 0 and rest.count(None) == len(rest)
+        # `is`, item by item: an array compared with None is an array.
+        return self.value.validity < 0 and all(column is None for column in rest)
 
     def range_of(self, start: int, end: int) -> tuple[int, int]:
         """The records between two offsets, by index: the first of them and the one behind."""

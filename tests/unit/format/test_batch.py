@@ -146,6 +146,25 @@ def test_headers_that_are_all_empty_read_back_as_none_at_all() -> None:
     assert [record.headers for record in batch.records()] == [{}, {}]
 
 
+@pytest.mark.parametrize(
+    ("name", "item"),
+    [("key", b"k"), ("tag", "t"), ("node", "n"), ("headers", {"h": b""}), ("priority", 1),
+     ("expires_at", NOW), ("not_before", NOW), ("operation", 1), ("value", None)],
+)  # fmt: skip
+def test_a_batch_with_any_column_but_times_is_not_plain(name: str, item: Any) -> None:
+    """Of one record and of several.
+
+    The columns that are arrays were compared with None, which gives an array, and a batch of
+    several records with a priority could not be asked at all.
+    """
+    for count in (1, 3):
+        fields: dict[str, Any] = {"value": b"v", "timestamp": NOW} | {name: item}
+        columns, _ = columns_of([Record(**fields)] * count, 1 << 20)
+        assert not _parse(columns).is_plain
+        times = list(range(NOW, NOW + count))
+        assert _parse(Columns([b"v"] * count, timestamps=times)).is_plain
+
+
 @pytest.mark.parametrize("values", [[None], [b"x", None], ["text"], [5]])
 def test_values_that_are_not_plain_bytes_take_the_long_way(values: list[Any]) -> None:
     """The short way says so instead of guessing."""
