@@ -39,6 +39,7 @@ TYPES: dict[str, pa.DataType] = {
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers", "tag", "node")
 
 _NULLS_MIN = 1 << 12
+_SPAN_MAX = (1 << 32) - 1  # what an offset in a batch can be behind its first
 
 
 def schema(columns: Sequence[str] | None = None) -> pa.Schema:
@@ -171,6 +172,10 @@ class ArrowColumns:
                 flags |= Flag.TIMESTAMPS
                 parts.append((timestamps - timestamps[0]).tobytes())
         if offsets is not None and offsets[-1] - offsets[0] >= self.count:
+            if offsets[-1] - offsets[0] > _SPAN_MAX:
+                raise TooLargeError(
+                    f"offsets {offsets[0]} to {offsets[-1]} are too far apart for one batch"
+                )
             flags |= Flag.OFFSETS
             parts.append(pad((offsets - offsets[0]).astype(np.uint32).tobytes()))
         flags |= self._add_nullable(parts, "key", Flag.KEYS)

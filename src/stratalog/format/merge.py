@@ -7,6 +7,7 @@ through Arrow, which knows how to join and filter columns of every kind.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -48,7 +49,7 @@ class Part(NamedTuple):
 
 def merge(parts: Sequence[Part], codec: int) -> Block:
     """All records of the parts, in order, as one batch; there is at least one."""
-    if all(part.keep is None and part.batch.is_plain for part in parts):
+    if all(part.keep is None and part.batch.is_plain for part in parts) and _is_dense(parts):
         stamps = np.concatenate([part.batch.timestamps(*part[1:3]) for part in parts])
         flags, body = _join_plain(parts, stamps)
         base, expires_at = parts[0].batch.base_offset + parts[0].first, NEVER
@@ -63,6 +64,14 @@ def expiry(batch: Batch) -> int:
     """When the last record of a batch expires by itself; `NEVER` if one does not."""
     times = batch.expires_at
     return NEVER if times is None or not times.all() else int(times.max())
+
+
+def _is_dense(parts: Sequence[Part]) -> bool:
+    """Whether plain parts follow each other without an offset between them."""
+    return all(
+        one.batch.base_offset + one.end == other.batch.base_offset + other.first
+        for one, other in pairwise(parts)
+    )
 
 
 def _join_plain(parts: Sequence[Part], stamps: npt.NDArray[np.int64]) -> tuple[int, bytes]:
