@@ -53,7 +53,8 @@ assert SECTION.size == SECTION_BYTES
 _SECTION_BYTES_MAX = 1 << 31
 
 
-class TopicState(msgspec.Struct, frozen=True, array_like=True):
+# Nothing unknown is skipped: skipping it would take as deep a stack as it is nested.
+class TopicState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A topic: what its control frames said, and where its records are."""
 
     id: int
@@ -75,13 +76,13 @@ class TopicState(msgspec.Struct, frozen=True, array_like=True):
     segments: bytes
 
 
-class LogState(msgspec.Struct, frozen=True):
+class LogState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """From where on the log has to be replayed: an lsn per shard."""
 
     shards: dict[int, int]
 
 
-class CatalogState(msgspec.Struct, frozen=True):
+class CatalogState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All topics."""
 
     next_topic_id: int
@@ -138,8 +139,12 @@ def decode_snapshot(data: bytes) -> Snapshot:
         raise UnsupportedVersionError(
             f"snapshot of format version {version}; this release reads up to {VERSION}: upgrade it"
         )
-    if version != VERSION or length != len(data) or count != len(_SECTIONS):
+    if version != VERSION:
+        raise CorruptionError(f"snapshot of format version {version}, which never was")
+    if length != len(data):
         raise CorruptionError(f"snapshot of {len(data)} bytes, {length} expected")
+    if count != len(_SECTIONS):
+        raise CorruptionError(f"snapshot of {count} sections, {len(_SECTIONS)} expected")
     states = {}
     position = HEADER_BYTES
     for _ in range(count):
