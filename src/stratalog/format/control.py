@@ -128,6 +128,8 @@ def decode_delete(body: bytes) -> BitMap64:
 
 def decode_offsets(data: bytes) -> BitMap64:
     """Read a set of offsets."""
+    if not data:
+        raise CorruptionError("a set of offsets is cut short")
     try:
         offsets = BitMap64.deserialize(data)
     except ValueError as error:
