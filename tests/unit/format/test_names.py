@@ -7,15 +7,22 @@ import pytest
 from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 from stratalog.format.names import (
     check_topic_name,
+    cold_name,
     free_file_path,
     lock_path,
     log_file_path,
     log_path,
     parse_numbered,
     parse_shard,
+    parse_topic,
+    segment_name,
     shard_path,
+    snapshot_path,
+    snapshots_path,
     store_path,
     store_temp_path,
+    topic_path,
+    topics_path,
 )
 
 
@@ -32,6 +39,14 @@ def test_paths_are_what_the_format_says() -> None:
     assert shard_path("/s", 3) == "/s/log/shard-03"
     assert log_file_path("/d", 4096) == "/d/00000000000000004096.log"
     assert free_file_path("/d", 4096) == "/d/00000000000000004096.free"
+    assert topics_path("/s") == "/s/topics"
+    assert topic_path("/s", 0xABC) == "/s/topics/0000000000000abc"
+    assert segment_name(4096) == "00000000000000004096.seg"
+    assert segment_name(4096, ".open") == "00000000000000004096.open"
+    assert cold_name(0xABC, 4096) == "0000000000000abc/00000000000000004096.seg"
+    assert snapshots_path("/s") == "/s/snapshots"
+    assert snapshot_path("/s", 12) == "/s/snapshots/00000000000000000012.snap"
+    assert snapshot_path("/s", 12, ".tmp") == "/s/snapshots/00000000000000000012.tmp"
 
 
 @pytest.mark.parametrize("shard", [0, 7, 10, 99, 100, 255])
@@ -55,6 +70,41 @@ def test_a_log_file_is_found_by_its_path(lsn: int) -> None:
     """Twenty digits hold any lsn, and sort as it does."""
     assert parse_numbered(_name(log_file_path("/d", lsn))) == lsn
     assert parse_numbered(_name(free_file_path("/d", lsn)), ".free") == lsn
+
+
+@pytest.mark.parametrize("id", [0, 7, 0xABCDEF, (1 << 63) - 1, (1 << 64) - 1])
+def test_a_topic_is_found_by_its_path(id: int) -> None:
+    """Sixteen hexadecimal digits hold any id; its name in the cold store starts the same."""
+    assert parse_topic(_name(topic_path("/s", id))) == id
+    assert parse_topic(cold_name(id, 5).partition("/")[0]) == id
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "7", "0000000000000ABC", "000000000000000g", "00000000000000007", "+00000000000007f",
+     "0x0000000000007f", "0000000000000_7f", "000000000000007 ", "٣" * 16,
+     "000000000000007\n"],
+)  # fmt: skip
+def test_what_is_no_topic_is_left_alone(name: str) -> None:
+    """Other directories, and other spellings of the same number, are not ours."""
+    assert parse_topic(name) is None
+
+
+@pytest.mark.parametrize("number", [0, 1, 4096, (1 << 63) - 1, (1 << 64) - 1])
+def test_segments_and_snapshots_are_found_by_their_names(number: int) -> None:
+    """What is written is parsed, and by its own suffix only."""
+    names = {suffix: segment_name(number, suffix) for suffix in (".seg", ".open", ".tmp")}
+    names[".snap"] = _name(snapshot_path("/s", number))
+    for suffix, name in names.items():
+        for other in names:
+            assert parse_numbered(name, other) == (number if suffix == other else None)
+
+
+def test_names_sort_as_their_numbers_do() -> None:
+    """So that a directory that is listed is in order."""
+    numbers = [0, 9, 10, 99, 4096, 1 << 40, (1 << 64) - 1]
+    names = [segment_name(number) for number in numbers]
+    assert names == sorted(names)
 
 
 @pytest.mark.parametrize(
