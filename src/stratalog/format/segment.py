@@ -200,13 +200,18 @@ def decode_index(data: bytes, footer: SegmentFooter) -> Index:
         bases, counts = index["base_offset"], index["count"]
         if (
             int(bases[0]) < footer.first_offset
-            or int(bases[-1]) >= footer.end_offset
+            or int(bases[-1]) + int(counts[-1]) > footer.end_offset
             or int(counts.sum(dtype=np.uint64)) != footer.records
             or int(index["min_timestamp"][0]) != footer.min_timestamp
             or int(index["max_timestamp"][-1]) != footer.max_timestamp
         ):
             raise CorruptionError("segment index and footer do not agree")
-    elif footer.records or footer.index_position != HEADER_BYTES:
+    elif (
+        footer.records
+        or footer.min_timestamp
+        or footer.max_timestamp
+        or footer.index_position != HEADER_BYTES
+    ):
         raise CorruptionError("segment index is empty, and the segment is not")
     return index
 
