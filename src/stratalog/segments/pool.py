@@ -18,7 +18,14 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from stratalog.errors import ColdStoreError, CorruptionError, FormatError
+import numpy as np
+
+from stratalog.errors import (
+    ColdStoreError,
+    CorruptionError,
+    FormatError,
+    UnsupportedVersionError,
+)
 from stratalog.format.names import cold_name, segment_name, topic_path
 from stratalog.format.segment import Index, SegmentFooter, State, Summary
 from stratalog.fs import FileSystem, forget_pages
@@ -28,6 +35,7 @@ from stratalog.segments.segment import (
     Loaded,
     Segment,
     check_segment_header,
+    index_end,
     read_footer,
     read_index,
     scan_index,
@@ -74,17 +82,29 @@ class SegmentPool:
 
     def load(self, segment: Segment) -> Loaded:
         """Open a segment; raises `FileNotFoundError` if it was moved meanwhile."""
-        if segment.is_cold:
-            loaded = self._load_cold(segment)
-        elif segment.is_open:
-            loaded = self._load_open(segment)
-        else:
-            loaded = self._load_sealed(segment)
+        try:
+            if segment.is_cold:
+                loaded = self._load_cold(segment)
+            elif segment.is_open:
+                loaded = self._load_open(segment)
+            else:
+                loaded = self._load_sealed(segment)
+        except FormatError as error:
+            raise type(error)(f"{segment.path}: {error}") from error
         with self._lock:
             self._loaded[segment] = loaded
             while len(self._loaded) > _SEGMENTS_MAX:
-                self._loaded.popitem(last=False)[0].forget()
+                self._drop_one()
         return loaded
+
+    def _drop_one(self) -> None:
+        """Close the segment that was opened first, unless it was used since it was last asked."""
+        segment, loaded = self._loaded.popitem(last=False)
+        if segment.is_used:
+            segment.is_used = False
+            self._loaded[segment] = loaded
+        else:
+            segment.forget()
 
     def forget(self, segment: Segment) -> None:
         """A segment is no longer part of its topic."""
@@ -153,11 +173,9 @@ class SegmentPool:
 
         check_segment_header(fetch, segment.topic_id, segment.first)
         index = scan_index(fetch, segment.topic_id, end)
-        found = int(index["position"][-1] + index["length"][-1]) if len(index) else 0
+        found = index_end(index)
         if found != end:
-            raise CorruptionError(
-                f"{segment.path} is damaged at position {found}: {end} bytes of it were durable"
-            )
+            raise CorruptionError(f"damaged at position {found}: {end} bytes of it were durable")
         return Loaded(segment, index, fetch, self.note)
 
     def _load_cold(self, segment: Segment) -> Loaded:
@@ -190,10 +208,20 @@ class SegmentPool:
     def _index(self, segment: Segment, fetch: Fetch, size: int) -> Index:
         try:
             return read_index(fetch, read_footer(fetch, size, segment.topic_id, segment.first))
+        except UnsupportedVersionError:
+            raise  # whole, and not ours to judge
         except FormatError as error:
             # The batches are what matters, and each has its own checksums.
             check_segment_header(fetch, segment.topic_id, segment.first)
             index = scan_index(fetch, segment.topic_id, size)
+            # Behind a header that is damaged too, nothing was found: that is not nothing there.
+            if int(index["count"].sum(dtype=np.uint64)) != segment.summary.records:
+                found = int(index["base_offset"][-1] + index["count"][-1]) if len(index) else None
+                raise CorruptionError(
+                    f"{error}, and its index cannot be made again: no batch at position "
+                    f"{index_end(index)} (topic {segment.topic_id}, offsets "
+                    f"{found or segment.first} to {segment.end - 1})"
+                ) from error
             logger.warning(
                 "%s: %s; its index was made again from its batches, `stratalog repair` does so "
                 "for good", segment.path, error,

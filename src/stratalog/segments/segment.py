@@ -57,11 +57,13 @@ class Slice(NamedTuple):
 class Segment:
     """A file of records: what it holds in short, and the way to them."""
 
-    __slots__ = ("_loaded", "_pool", "path", "summary", "topic_id")
+    __slots__ = ("_loaded", "_pool", "is_used", "path", "summary", "topic_id")
 
     def __init__(self, pool: SegmentPool, topic_id: int, path: str, summary: Summary) -> None:
         self._pool = pool
         self._loaded: Loaded | None = None
+        self.is_used = False
+        """Whether it was read again since the pool last looked."""
         self.topic_id = topic_id
         self.path = path
         """Of the file; of a cold one, its name in the cold store."""
@@ -92,11 +94,14 @@ class Segment:
         loaded = self._loaded
         if loaded is None:
             loaded = self._loaded = self._pool.load(self)
+        else:
+            self.is_used = True
         return loaded
 
     def forget(self) -> None:
         """Let go of what was loaded; those who are reading it go on."""
         self._loaded = None
+        self.is_used = False
 
     def batches(self, start: int, end: int) -> Iterator[Slice]:
         """The records between two offsets, in order; what was removed is not there."""
@@ -222,6 +227,11 @@ def check_segment_header(fetch: Fetch, topic_id: int, first: int) -> int:
             f"of topic {topic_id} from offset {first} should be"
         )
     return header.created_at
+
+
+def index_end(index: Index) -> int:
+    """Where the batches of an index end."""
+    return int(index["position"][-1] + index["length"][-1]) if len(index) else HEADER_BYTES
 
 
 def scan_index(fetch: Fetch, topic_id: int, end: int) -> Index:

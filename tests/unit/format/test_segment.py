@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ END = 1208
 SIZE = END + 3 * INDEX_BYTES + FOOTER_BYTES
 
 
-def _index(entries: list[tuple[int, ...]]) -> Index:
+def _index(entries: Sequence[tuple[int, ...]]) -> Index:
     return np.array(entries, INDEX_DTYPE)
 
 
