@@ -86,9 +86,13 @@ class SnapshotFiles:
         self._fs.rename(temp, snapshot_path(self._root, number))
         self._fs.sync_dir(self._directory)
         self.good[number] = log
-        for old in sorted(self._numbers())[:-_KEPT]:
-            self._fs.unlink(snapshot_path(self._root, old))
-            self.good.pop(old, None)
+        # One that cannot be read is none of the two: it would take the place of one that can.
+        kept = sorted(self.good)[-_KEPT:]
+        for old in self._numbers():
+            if old not in kept:
+                self._fs.unlink(snapshot_path(self._root, old))
+                self.good.pop(old, None)
+                self.bad.pop(old, None)
 
     def clean(self) -> None:
         """Remove what a crash left unfinished."""
