@@ -4,17 +4,13 @@ Every input ends in a typed `FormatError`, or in values that agree with each oth
 they are taken: never in another exception, a hang, or memory out of proportion. Random damage dies
 at a checksum, so most inputs here are forged: changed first, then given the right checksums.
 
-`STRATALOG_FUZZ=N` tries N inputs (1,000 at least) instead of 20,000, and `STRATALOG_FUZZ_SEED`
-starts elsewhere. An input is made from the seed and its own number alone, so a failure names both.
+`inputs.py` says which variables choose how many inputs are tried, and which.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import struct
 import tracemalloc
-from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from random import Random
@@ -22,7 +18,6 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pytest
 from xxhash import xxh3_64_intdigest
 
 from stratalog.errors import CorruptionError, FormatError
@@ -46,20 +41,9 @@ from stratalog.format.frame import (
 )
 from stratalog.format.store import StoreFile, decode_store, encode_store
 from stratalog.model import Record
+from tests.fuzz.inputs import NOW, Fuzz, Outcome, anything, mutate, some_number
 
-INPUTS = max(1000, int(os.environ.get("STRATALOG_FUZZ", "20000")))
-SEED = int(os.environ.get("STRATALOG_FUZZ_SEED", "1"))
-HANG_SECONDS = 60
-
-NOW = 1_700_000_000_000_000_000
 ALL = schema(list(TYPES))
-NUMBERS = [
-    0, 1, 2, 3, 7, 8, 9, 255, 256, 65535, 1 << 20, 1 << 30, (1 << 30) + 8, (1 << 31) - 1, 1 << 31,
-    (1 << 32) - 1, 1 << 32, (1 << 62), (1 << 63) - (1 << 32), (1 << 63) - 1, 1 << 63, (1 << 64) - 1,
-]  # fmt: skip
-
-Outcome = str
-Check = Callable[[Random], Outcome]
 
 
 # --- making inputs ---------------------------------------------------------------------------
@@ -126,51 +110,20 @@ def _seal(fields: dict[str, int], body: bytes, seed: int) -> bytes:
     return encode_header(**fields, seed=seed) + body
 
 
-def _number(rng: Random) -> int:
-    return rng.choice(NUMBERS) if rng.random() < 0.8 else rng.randrange(64)
-
-
-def _mutate(rng: Random, data: bytes, word: int = 8) -> bytes:
-    """Data with one thing changed; lengths stay multiples of `word`."""
-    body = bytearray(data)
-    words = len(body) // word
-    at = word * rng.randrange(words + 1)
-    kind = rng.randrange(8)
-    if kind == 0 and len(body) >= 4:
-        struct.pack_into("<I", body, 4 * rng.randrange(len(body) // 4), _number(rng) & 0xFFFFFFFF)
-    elif kind == 1 and len(body) >= 8:
-        struct.pack_into("<Q", body, 8 * rng.randrange(len(body) // 8), _number(rng))
-    elif kind == 2 and body:
-        body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
-    elif kind == 3:
-        del body[at : at + word * rng.choice((1, 1, 2, 5))]
-    elif kind == 4:
-        body[at:at] = rng.choice((bytes(word), rng.randbytes(word), bytes(4 * word)))
-    elif kind == 5:
-        body[at:at] = body[max(0, at - 2 * word) : at]
-    elif kind == 6 and body:
-        place = rng.randrange(len(body))
-        body[place : place + 1] = rng.choice((b"\xff", b"\0", b"\x80", b"\x7f"))
-    elif body:  # a nudge: off by one is where parsers fail
-        place = rng.randrange(len(body))
-        body[place] = (body[place] + rng.choice((-1, 1))) & 255
-    return bytes(body)
-
-
 def _forge_fields(rng: Random, fields: dict[str, int]) -> dict[str, int]:
     kind = rng.randrange(7)
     if kind <= 1:
         return fields | {"flags": fields["flags"] ^ 1 << rng.randrange(3, 15)}
     if kind == 2:
         near = fields["count"] + rng.choice((-1, 1))
-        return fields | {"count": rng.choice((near, _number(rng))) & 0xFFFFFFFF}
+        return fields | {"count": rng.choice((near, some_number(rng))) & 0xFFFFFFFF}
     if kind == 3:
-        return fields | {"base_offset": _number(rng)}
+        return fields | {"base_offset": some_number(rng)}
     if kind == 4:
         name = rng.choice(("base_timestamp", "max_timestamp"))
-        return fields | {name: _number(rng) - (1 << 63)}
+        return fields | {name: some_number(rng) - (1 << 63)}
     if kind == 5:
-        time = _number(rng) - (1 << 63)
+        time = some_number(rng) - (1 << 63)
         moved = time + fields["max_timestamp"] - fields["base_timestamp"]
         return fields | {"base_timestamp": time, "max_timestamp": min(moved, (1 << 63) - 1)}
     return fields | {"type": rng.choice(list(FrameType))}
@@ -182,13 +135,13 @@ def _forge_compressed(rng: Random, body: bytes) -> tuple[int, bytes]:
     stored = compress(body, min(codec, 3)) or body
     if rng.random() < 0.5 and len(stored) >= PREFIX.size:
         raw_length, stored_length = PREFIX.unpack_from(stored)
-        raw_length = rng.choice((raw_length, raw_length + rng.choice((-8, 8)), _number(rng)))
+        raw_length = rng.choice((raw_length, raw_length + rng.choice((-8, 8)), some_number(rng)))
         if rng.random() < 0.3:
-            stored_length = rng.choice((stored_length + rng.choice((-1, 1)), _number(rng)))
+            stored_length = rng.choice((stored_length + rng.choice((-1, 1)), some_number(rng)))
         prefix = PREFIX.pack(raw_length & 0xFFFFFFFF, stored_length & 0xFFFFFFFF)
         stored = prefix + stored[PREFIX.size :]
     if rng.random() < 0.4:
-        stored = _mutate(rng, stored)
+        stored = mutate(rng, stored)
     return codec, stored
 
 
@@ -272,52 +225,6 @@ def _check_again(records: list[Record]) -> None:
         assert [getattr(r, name) for r in again] == [getattr(r, name) for r in records]
 
 
-def _alarm(signum: int, frame: object) -> None:
-    raise TimeoutError(f"no outcome after {HANG_SECONDS} seconds")
-
-
-class Fuzz:
-    """Runs a check on its share of the inputs, and counts what came out."""
-
-    def __init__(self, record: Callable[[str, object], None], capsys: Any, name: str) -> None:
-        self._record = record
-        self._capsys = capsys
-        self._name = name
-
-    def run(self, share: float, check: Check) -> Counter[Outcome]:
-        """Outcomes; raises what a decoder should not have raised, with the input's number."""
-        outcomes: Counter[Outcome] = Counter()
-        before = signal.signal(signal.SIGALRM, _alarm)
-        try:
-            for number in range(round(INPUTS * share)):
-                signal.setitimer(signal.ITIMER_REAL, HANG_SECONDS)
-                try:
-                    outcomes[check(Random(f"{SEED} {self._name} {number}"))] += 1
-                except FormatError as error:
-                    outcomes[type(error).__name__] += 1
-                except BaseException as error:
-                    error.add_note(f"{self._name}, seed {SEED}, input {number}")
-                    raise
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-        self._record("inputs", outcomes.total())
-        self._record("seed", SEED)
-        with self._capsys.disabled():
-            print(f"\n{self._name}: {outcomes.total()} inputs, seed {SEED}, {dict(outcomes)}")
-        return outcomes
-
-
-@pytest.fixture
-def fuzz(
-    record_property: Callable[[str, object], None],
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
-) -> Fuzz:
-    """The runner, named as the test."""
-    return Fuzz(record_property, capsys, request.node.name)
-
-
 # --- the tests -------------------------------------------------------------------------------
 
 
@@ -381,7 +288,7 @@ def test_a_forged_header_decodes_to_what_it_says_or_not_at_all(fuzz: Fuzz) -> No
         sizes = [8, 8, 16, 32, 32, 64, 64, 63, 63, 64, 32, 32]
         for _ in range(rng.choice((0, 1, 1, 2, 3))):
             at = rng.randrange(12)
-            values[at + 1] = 0 if at == 10 else _number(rng) & (1 << sizes[at]) - 1
+            values[at + 1] = 0 if at == 10 else some_number(rng) & (1 << sizes[at]) - 1
         zeroed = HEADER.pack(*values)
         checksum = xxh3_64_intdigest(zeroed, 7) & 0xFFFFFFFF
         header = decode_header(zeroed[:56] + struct.pack("<I", checksum) + zeroed[60:], seed=7)
@@ -401,7 +308,7 @@ def test_a_forged_header_decodes_to_what_it_says_or_not_at_all(fuzz: Fuzz) -> No
 def _forged_batch(rng: Random) -> Outcome:
     fields, body = _frame(rng)
     for _ in range(rng.choice((0, 1, 1, 1, 2, 4))):
-        body = _mutate(rng, body)
+        body = mutate(rng, body)
     if rng.random() < 0.4:
         fields = _forge_fields(rng, fields)
     if rng.random() < 0.2:
@@ -439,15 +346,6 @@ def test_a_forged_compressed_body_is_as_long_as_it_says_or_refused(fuzz: Fuzz) -
     assert min(outcomes["good"], outcomes["CorruptionError"]) > outcomes.total() / 20
 
 
-def _anything(rng: Random, depth: int = 0) -> Any:
-    kind = rng.randrange(9 if depth < 4 else 6)
-    if kind < 6:
-        return rng.choice((None, True, _number(rng), 1.5, "text", b"bytes"))
-    if kind < 8:
-        return {rng.choice("abc"): _anything(rng, depth + 1) for _ in range(rng.randrange(4))}
-    return [_anything(rng, depth + 1) for _ in range(rng.randrange(4))]
-
-
 def test_a_forged_topic_is_a_topic_or_refused(fuzz: Fuzz) -> None:
     """MessagePack with wrong types, wrong lengths, deep nesting and broken bytes."""
 
@@ -455,14 +353,14 @@ def test_a_forged_topic_is_a_topic_or_refused(fuzz: Fuzz) -> None:
         fields: dict[str, Any] = {"name": "orders", "kind": "topic", "created_at": NOW}
         fields["options"] = {"ttl": 1.5, "compression": "zstd"}
         if rng.random() < 0.5:
-            fields[rng.choice([*fields, "more"])] = _anything(rng)
+            fields[rng.choice([*fields, "more"])] = anything(rng)
         data = msgspec.msgpack.encode(fields)
         for _ in range(rng.choice((0, 1, 1, 2, 4))):
-            data = _mutate(rng, data, word=1)
+            data = mutate(rng, data, word=1)
         if rng.random() < 0.1:
             at = rng.randrange(len(data) + 1)
             data = data[:at] + rng.choice((b"\x91", b"\x81\xa1a", b"\xdd\xff\xff\xff\xff")) * 3000
-        length = len(data) if rng.random() < 0.9 else _number(rng) & 0xFFFFFFFF
+        length = len(data) if rng.random() < 0.9 else some_number(rng) & 0xFFFFFFFF
         topic = decode_topic(PREFIX.pack(length, 0) + data + bytes(-len(data) % 8))
         assert isinstance(topic, TopicBody)
         assert isinstance(topic.name, str)
@@ -480,10 +378,10 @@ def test_a_forged_store_file_decodes_to_what_it_says_or_not_at_all(fuzz: Fuzz) -
     """Any version, any length, under a right checksum."""
 
     def check(rng: Random) -> Outcome:
-        store = StoreFile(rng.randbytes(16), _number(rng) - (1 << 63))
+        store = StoreFile(rng.randbytes(16), some_number(rng) - (1 << 63))
         data = encode_store(store)[:40]
         if rng.random() < 0.5:
-            data = _mutate(rng, data, word=1)
+            data = mutate(rng, data, word=1)
         data += struct.pack("<Q", xxh3_64_intdigest(data[:40]))
         if rng.random() < 0.2:
             data += rng.randbytes(rng.randrange(9))
