@@ -103,12 +103,12 @@ def _segment_parts(
 ) -> Iterator[tuple[Slice | Gap | None, int]]:
     try:
         for part in segment.batches(start, end):
-            batch = part.batch
+            following = part.batch.offset_of(part.end - 1) + 1
             if history.lost:
-                for gap in lost_gaps(history, start, batch.offset_of(part.first)):
-                    yield gap, gap.last + 1
-            start = batch.offset_of(part.end - 1) + 1
-            yield part, start
+                yield from _with_gaps(part, lost_gaps(history, start, following))
+            else:
+                yield part, following
+            start = following
     except FileNotFoundError as error:
         missing = (
             f"{segment.path} is missing (topic {history.topic_id}, offsets {segment.first} to "
@@ -119,6 +119,20 @@ def _segment_parts(
         for gap in lost_gaps(history, start, end):
             yield gap, gap.last + 1
     yield None, end
+
+
+def _with_gaps(part: Slice, gaps: list[Gap]) -> Iterator[tuple[Slice | Gap, int]]:
+    """A slice and the gaps before it and in the holes between its offsets, in order."""
+    batch, first, end = part
+    for gap in gaps:
+        low, high = batch.range_of(gap.first, gap.last + 1)
+        if low < high:
+            continue  # given up, and there all the same
+        if low > first:
+            yield Slice(batch, first, low), gap.first
+            first = low
+        yield gap, gap.last + 1
+    yield Slice(batch, first, end), batch.offset_of(end - 1) + 1
 
 
 def lost_gaps(history: History, start: int, end: int) -> list[Gap]:

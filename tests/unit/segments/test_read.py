@@ -1,0 +1,72 @@
+"""From segments to slices and gaps: what was given up is said, wherever it would be."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pyroaring import BitMap64
+from tests.unit.segments.files import NOW, TOPIC, block, sealed, writer
+
+from stratalog.format.merge import Part, merge
+from stratalog.model import Gap
+from stratalog.segments.history import History
+from stratalog.segments.pool import SegmentPool
+from stratalog.segments.read import _segment_parts
+from stratalog.testing import FakeDisk
+
+ROOT = "/data"
+
+
+def _read(history: History, start: int, end: int) -> list[int | Gap]:
+    """Offsets and gaps; each part says where to go on, and that only ever rises."""
+    segment = history.chain.segments[0]
+    found: list[int | Gap] = []
+    for part, following in _segment_parts(history, segment, start, end):
+        assert start <= following
+        start = following
+        if isinstance(part, Gap):
+            found.append(part)
+        elif part is not None:
+            assert part.first < part.end
+            found += part.batch.offsets(part.first, part.end).tolist()
+    assert start == end
+    return found
+
+
+@pytest.fixture
+def history() -> History:
+    """Offsets 0 to 9 without 0, 3, 4, 7 and 9 in one batch, then 20 to 29; the end is 40."""
+    disk = FakeDisk()
+    pool = SegmentPool(disk, ROOT)
+    whole = pool.segment(TOPIC, sealed(disk, ROOT, batches=1)).load().batch(0)
+    keep = np.isin(np.arange(10), [1, 2, 5, 6, 8])
+    one = writer(disk, ROOT, suffix=".tmp")
+    one.append(merge([Part(whole, 0, 10, keep)], 0))
+    one.append(block(20))
+    history = History(pool, TOPIC)
+    history.restore([one.seal(40, NOW)], 40)
+    return history
+
+
+def test_what_was_removed_is_not_mentioned(history: History) -> None:
+    """Without a repair a hole is a hole."""
+    assert _read(history, 0, 40) == [1, 2, 5, 6, 8, *range(20, 30)]
+
+
+def test_what_was_given_up_is_a_gap_wherever_it_was(history: History) -> None:
+    """Before, between and behind batches, and between the records of one.
+
+    Gaps were looked for between batches alone, so that those between merged records were lost.
+    """
+    history.lost = BitMap64([0, 3, 4, 9, 12, 13, 35])
+    gaps = [Gap(n, m, "damaged") for n, m in ((0, 0), (3, 4), (9, 9), (12, 13), (35, 35))]
+    wanted = [gaps[0], 1, 2, gaps[1], 5, 6, 8, gaps[2], gaps[3], *range(20, 30), gaps[4]]
+    assert _read(history, 0, 40) == wanted
+    assert _read(history, 4, 9) == [Gap(4, 4, "damaged"), 5, 6, 8]
+    assert _read(history, 2, 4) == [2, Gap(3, 3, "damaged")]
+
+
+def test_what_was_given_up_and_is_there_all_the_same_is_read(history: History) -> None:
+    """A record that can be read is no gap."""
+    history.lost = BitMap64([5, 25])
+    assert _read(history, 0, 40) == [1, 2, 5, 6, 8, *range(20, 30)]
