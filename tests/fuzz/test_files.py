@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -422,9 +423,9 @@ def test_damage_is_always_noticed(fuzz: Fuzz) -> None:
 
 def test_no_forged_file_takes_memory_out_of_proportion(fuzz: Fuzz) -> None:
     """A few hundred bytes that claim billions get no more than what they are."""
-    for check in FORGED:  # caches fill up outside the count
+    for forge in FORGED:  # caches fill up outside the count
         for number in range(5):
-            _outcome(check, Random(number))
+            _outcome(forge, Random(number))
 
     def check(rng: Random) -> Outcome:
         one = rng.choice(list(FORGED))
@@ -452,9 +453,10 @@ def _outcome(check: Check, rng: Random) -> Outcome:
 
 def test_every_kind_of_container_is_reached() -> None:
     """The corpus has sets of offsets with arrays, bitmaps and runs."""
-    seen = {"n_array_containers": 0, "n_bitset_containers": 0, "n_run_containers": 0}
+    seen: Counter[str] = Counter()
     for number in range(100):
         statistics = _offsets(Random(number)).get_statistics()
-        for name in seen:
-            seen[name] += statistics[name]
-    assert all(seen.values())
+        seen["array"] += statistics["n_array_containers"]
+        seen["bitset"] += statistics["n_bitset_containers"]
+        seen["run"] += statistics["n_run_containers"]
+    assert min(seen.values()) > 0
