@@ -174,8 +174,13 @@ class ShardScanner:
         assert self._file is not None
         try:
             for position, header, body in frames(self._file, self.first_lsn, self.position):
-                apply(self.directory, self.first_lsn, position, header, body)
-                self.position = position + HEADER_BYTES + header.body_length
+                end = position + HEADER_BYTES + header.body_length
+                try:
+                    apply(self.directory, self.first_lsn, position, header, body)
+                except CorruptionError as error:
+                    # Its checksums are right, so no crash tore it: it must not be cut off.
+                    self.damages.append(Damage(self._file.path, position, end, str(error)))
+                self.position = end
         except UnsupportedVersionError as error:
             raise UnsupportedVersionError(
                 f"{self._file.path} at position {self.position}: {error}"

@@ -6,7 +6,7 @@ position say.
 
 from __future__ import annotations
 
-from stratalog.errors import CorruptionError
+from stratalog.errors import UnsupportedVersionError
 from stratalog.format.control import (
     decode_checkpoint,
     decode_delete,
@@ -55,4 +55,6 @@ def apply(topic: TopicLog, type: int, base_offset: int, body: bytes) -> None:
             topic.define(decode_topic(body))
         topic.is_dropped = True
     else:
-        raise CorruptionError(f"unexpected frame {type}")
+        raise UnsupportedVersionError(
+            f"frame of type {type}, which this release does not know what to do with: upgrade it"
+        )
