@@ -25,6 +25,9 @@ Int64s = npt.NDArray[np.int64]
 # A batch spans less than 1 << 32 offsets, so none of them leaves 63 bits.
 _BASE_OFFSET_MAX = (1 << 63) - (1 << 32) - 1
 
+# Fewer items are cut one by one in less time than it takes to see that all have one length.
+_EVEN_COUNT_MIN = 32
+
 
 class Binary(NamedTuple):
     """A column of byte strings inside a body."""
@@ -239,11 +242,13 @@ class Batch:
 
     def _items(self, column: Binary, first: int, end: int) -> list[bytes | None]:
         body, start = self.body, column.start
+        ends = column.ends[first : end + 1]
         if type(body) is not bytes:  # a map: what is wanted of it is copied at once
-            low, high = int(column.ends[first]), int(column.ends[end])
+            low, high = int(ends[0]), int(ends[-1])
             body, start = bytes(body[start + low : start + high]), -low
-        places = (column.ends[first : end + 1] + start).tolist()
-        items: list[bytes | None] = [body[a:b] for a, b in pairwise(places)]
+        items = _cut_evenly(body, start, ends)
+        if items is None:
+            items = [body[a:b] for a, b in pairwise((ends + start).tolist())]
         if column.validity >= 0:
             for index in np.flatnonzero(~self.valid(column)[first:end]).tolist():
                 items[index] = None
@@ -280,6 +285,25 @@ class Batch:
             dict(pairs[a - low : b - low]) if b > a else NO_HEADERS  # type: ignore[arg-type]
             for a, b in pairwise(places)
         ]
+
+
+def _cut_evenly(body: bytes, start: int, ends: Int32s) -> list[bytes | None] | None:
+    """Items that all have one length, or None if they do not.
+
+    NumPy cuts them in 20 ns each, a slice apiece takes 110.
+    """
+    count = len(ends) - 1
+    if count < _EVEN_COUNT_MIN:
+        return None
+    low, high = int(ends[0]), int(ends[-1])
+    length = (high - low) // count
+    # The sum rules out nearly every uneven column, so that those pay next to nothing.
+    if not length or length * count != high - low:
+        return None
+    if not np.array_equal(ends, np.arange(low, high + 1, length, dtype=np.int32)):
+        return None
+    items: list[bytes | None] = np.frombuffer(body, f"V{length}", count, start + low).tolist()
+    return items
 
 
 def _parse_headers(cursor: _Cursor, count: int) -> tuple[int, Int32s, Binary, Binary]:

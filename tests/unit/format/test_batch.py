@@ -97,6 +97,27 @@ def test_values_of_mixed_lengths_read_back(count: int) -> None:
     assert Batch.parse(_header(flags, body, count), body).values() == values
 
 
+@pytest.mark.parametrize("swapped", [0, 1, 39, 98])
+def test_values_that_only_sum_up_to_one_length_read_back(swapped: int) -> None:
+    """A byte more here and one less there is not taken for equal lengths."""
+    values = [bytes(10)] * 100
+    values[swapped], values[swapped + 1] = bytes(9), bytes(11)
+    body = encode_values(values)
+    assert body is not None
+    assert Batch.parse(_header(0, body, 100), body).values() == values
+
+
+@pytest.mark.parametrize("length", [1, 3, 8, 1000])
+def test_parts_of_equal_values_with_nulls_between_read_back(length: int) -> None:
+    """Zeros at the end of a value are part of it; what is None has no bytes of its own."""
+    items = [bytes([index]) + bytes(length - 1) for index in range(100)]
+    plain = _parse(Columns(items), 8)
+    assert plain.values(7, 90) == items[7:90]
+    assert plain.values(5, 5) == []
+    keys: list[bytes | None] = [None, *items[1:]]
+    assert [record.key for record in _parse(Columns(items, keys=keys)).records()] == keys
+
+
 def test_uniform_and_mixed_lengths_are_laid_out_alike() -> None:
     """The shortcut for equal lengths is one only in time."""
     body = encode_values([b"abc"] * 40)
