@@ -19,7 +19,6 @@ from pyroaring import BitMap64
 
 from stratalog.errors import CorruptionError, FormatError
 from stratalog.format.batch import Batch
-from stratalog.format.columns import Columns, encode_columns
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, check_body, decode_header
 from stratalog.log.index import MEMORY, FrameIndex, FramePlace
 from stratalog.log.topic import TopicLog
@@ -29,8 +28,9 @@ from stratalog.segments.segment import Segment, Slice
 
 _READ_BYTES = 1 << 20
 
-# Runs of frames smaller than this on average are merged before they are parsed.
-_SMALL_FRAME_BYTES = 2048
+# Runs of plain frames smaller than this on average are merged: the copy takes a tenth of the time
+# of handling each by itself. Larger ones are better left where they are.
+_SMALL_FRAME_BYTES = 1 << 14
 
 # How often a reader looks again for what was moved under its hands: once is enough unless the
 # writer is another process, and busy.
@@ -315,13 +315,11 @@ def _read_run(topic: TopicLog, run: list[FramePlace]) -> Iterator[Batch]:
     data = topic.reader.pread(first.file, length, first.position)
     headers = [_verify(topic, place, data, place.position - first.position) for place in run]
     bodies = [place.position - first.position + HEADER_BYTES for place in run]
-    if length < len(run) * _SMALL_FRAME_BYTES and all(not header.flags for header in headers):
-        try:
-            merged = _merge(headers, data, bodies)
-        except FormatError as error:
-            raise _damaged(topic, first, error) from error
-        yield merged
-        return
+    if len(run) > 1 and length < len(run) * _SMALL_FRAME_BYTES:
+        merged = Batch.merge(headers, data, bodies)
+        if merged is not None:
+            yield merged
+            return
     for header, body, place in zip(headers, bodies, run, strict=True):
         try:
             batch = Batch.parse(header, data, body)
@@ -339,32 +337,6 @@ def _verify(topic: TopicLog, place: FramePlace, data: bytes, at: int) -> FrameHe
     except FormatError as error:
         raise _damaged(topic, place, error) from error
     return header
-
-
-def _merge(headers: list[FrameHeader], data: bytes, bodies: list[int]) -> Batch:
-    """Many small frames of plain values as one batch: what a reader of single appends gets.
-
-    Parsing each by itself would take ten times as long as all of this.
-    """
-    values: list[bytes | None] = []
-    timestamps: list[int] = []
-    for header, body in zip(headers, bodies, strict=True):
-        start = body + 8  # behind the two ends, 0 and the length
-        length = int.from_bytes(data[body + 4 : start], "little")
-        if header.count == 1 and length <= header.body_length - 8:
-            values.append(data[start : start + length])
-        else:
-            values += Batch.parse(header, data, body).values()
-        timestamps += [header.base_timestamp] * header.count
-    flags, merged = encode_columns(Columns(values, timestamps=timestamps))
-    first = headers[0]
-    return Batch.parse(
-        first._replace(
-            flags=flags, body_length=len(merged), count=len(values),
-            max_timestamp=headers[-1].max_timestamp,
-        ),
-        merged,
-    )  # fmt: skip
 
 
 def _damaged(topic: TopicLog, place: FramePlace, error: Exception) -> CorruptionError:

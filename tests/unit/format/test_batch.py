@@ -289,6 +289,78 @@ def test_a_body_is_not_read_past_its_length() -> None:
         Batch.parse(_header(0, VALUES[:-8], 2), VALUES)
 
 
+MERGED = [
+    [b"a"],
+    [b"", b"bc", b""],
+    [b"%d" % index for index in range(40)],
+    [b""],
+    [b"d" * 9, b"e" * 8],
+]  # every one padded in another way
+
+
+def _side_by_side(bodies: Sequence[bytes], gap: int) -> tuple[bytes, list[int]]:
+    """Bodies with something between them, and where they start."""
+    starts, data = [], b""
+    for body in bodies:
+        data += b"?" * gap
+        starts.append(len(data))
+        data += body
+    return data, starts
+
+
+@pytest.mark.parametrize("gap", [0, 3, 64])
+def test_merged_batches_have_the_same_records(gap: int) -> None:
+    """Offsets, times and values are those of the batches by themselves."""
+    bodies = [encode_columns(Columns(values))[1] for values in MERGED]
+    headers, base = [], BASE
+    for number, (values, body) in enumerate(zip(MERGED, bodies, strict=True)):
+        time = NOW + number // 2
+        headers.append(
+            _header(0, body, len(values), base_offset=base, base_timestamp=time, max_timestamp=time)
+        )
+        base += len(values)
+    data, starts = _side_by_side(bodies, gap)
+    merged = Batch.merge(headers, data, starts)
+    assert merged is not None
+    apart = [Batch.parse(header, data, at) for header, at in zip(headers, starts, strict=True)]
+    assert merged.records() == [record for batch in apart for record in batch.records()]
+    assert merged.records(1, 6) == merged.records()[1:6]
+    assert merged.values() == [value for values in MERGED for value in values]
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("count", "body", "changes"),
+    [
+        (0, VALUES, {}),
+        ((1 << 32) - 1, VALUES, {}),
+        (2, VALUES + bytes(8), {}),
+        (1, b"", {}),
+        (2, struct.pack("<iii4x", 1, 1, 2) + bytes(8), {}),
+        (2, struct.pack("<iii4x", 0, 2, 1) + bytes(8), {}),
+        (2, struct.pack("<iii4x", 0, -1, 1) + bytes(8), {}),
+        (2, struct.pack("<iii4x", 0, (1 << 31) - 1, 1) + bytes(8), {}),
+        (1, struct.pack("<ii", 0, -1), {}),
+        (1, struct.pack("<ii", 0, 9) + bytes(8), {}),
+        (2, VALUES, {"flags": Flag.KEYS}),
+        (2, VALUES, {"base_offset": (1 << 63) - (1 << 32)}),
+        (2, VALUES, {"max_timestamp": NOW + 1}),
+    ],
+)
+def test_what_does_not_hold_together_is_not_merged(
+    place: int, count: int, body: bytes, changes: dict[str, int]
+) -> None:
+    """Wherever it is among others; the parser then says what is wrong with it."""
+    damaged = _header(0, body, count)._replace(**changes)
+    headers, bodies = [_header(0, VALUES, 2)] * 2, [VALUES] * 2
+    headers.insert(place, damaged)
+    bodies.insert(place, body)
+    data, starts = _side_by_side(bodies, 8)
+    assert Batch.merge(headers, data, starts) is None
+    with pytest.raises(CorruptionError):
+        Batch.parse(damaged, data, starts[place])
+
+
 @pytest.mark.parametrize("base_offset", [(1 << 63) - (1 << 32), (1 << 63), (1 << 64) - 1])
 def test_offsets_beyond_63_bits_are_corruption(base_offset: int) -> None:
     """They were an OverflowError when the records were made."""
