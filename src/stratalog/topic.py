@@ -288,16 +288,13 @@ class Topic:
         """Records as Arrow batches, without a copy of a payload. Gaps show in `offset`."""
         import pyarrow as pa
 
-        from stratalog.format.arrow import schema, to_arrow
+        from stratalog.format.arrow import schema, to_arrow_batches
 
         start, end = self._range(start, end)
         wanted = schema(columns)
-        batches = (
-            to_arrow(part.batch, wanted, part.first, part.end)
-            for part in read_living(self._log, start, end, self._now())
-            if isinstance(part, Slice)
-        )
-        return pa.RecordBatchReader.from_batches(wanted, batches)
+        living = read_living(self._log, start, end, self._now())
+        parts = (part for part in living if isinstance(part, Slice))
+        return pa.RecordBatchReader.from_batches(wanted, to_arrow_batches(parts, wanted))
 
     def offset_at(self, timestamp: Time) -> int:
         """The first offset whose record has this time or a later one; `next_offset` if none."""

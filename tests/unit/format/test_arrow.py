@@ -13,7 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptionError, OptionError, WrongTypeError
-from stratalog.format.arrow import HEADERS, TYPES, ArrowColumns, schema, split, to_arrow
+from stratalog.format.arrow import (
+    HEADERS,
+    TYPES,
+    ArrowColumns,
+    Part,
+    schema,
+    split,
+    to_arrow,
+    to_arrow_batches,
+)
 from stratalog.format.batch import Batch
 from stratalog.format.columns import Columns, encode_columns
 from stratalog.format.frame import Flag, FrameHeader, FrameType
@@ -71,6 +80,70 @@ def _records(data: pa.RecordBatch) -> list[Record]:
         for name in ("priority", "expires_at", "not_before", "operation"):
             row[name] = row[name] or 0
     return [Record(**row) for row in rows]
+
+
+# Values alone, in every form they take: equal times, own times, Nones, offsets with holes.
+PLAIN = {
+    "values": (Columns([b"a", b"bc", b""]), b""),
+    "more values": (Columns([b"d"] * 70), b""),
+    "times": (Columns([b"e", b"f"], timestamps=[NOW, NOW + 5]), b""),
+    "Nones": (Columns([None, b"g", None]), b""),
+    "holes": (Columns([b"h", b"i"]), struct.pack("<II", 0, 7)),
+    "keys": (Columns([b"j", b"k"], keys=[b"x", None]), b""),
+}
+
+
+def _one_read(names: Sequence[str]) -> list[Batch]:
+    """Batches in one body, as they are after one read of the log."""
+    encoded = []
+    for name in names:
+        columns, deltas = PLAIN[name]
+        flags, body = encode_columns(columns)
+        encoded.append((flags | (Flag.OFFSETS if deltas else 0), deltas + body, columns))
+    data = b"".join(body for _, body, _ in encoded)
+    batches, start, offset = [], 0, BASE
+    for number, (flags, body, columns) in enumerate(encoded):
+        times = columns.timestamps or [NOW + number]
+        header = FrameHeader(
+            FrameType.RECORDS, flags, len(body), len(columns.values), 1, offset, times[0],
+            times[-1], 0, 0,
+        )  # fmt: skip
+        batches.append(Batch.parse(header, data, start))
+        start += len(body)
+        offset = int(batches[-1].offsets()[-1]) + 1
+    return batches
+
+
+@pytest.mark.parametrize("columns", [None, list(TYPES), ["offset"], ["value", "key", "value"], []])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["values"],
+        ["values", "more values", "values"],
+        ["values", "times", "more values"],
+        ["Nones", "values"],
+        ["values", "holes", "values"],
+        ["values", "keys", "values"],
+    ],
+)
+def test_batches_of_one_read_are_what_each_is_by_itself(
+    names: list[str], columns: list[str] | None
+) -> None:
+    """Whole, in part, and with records missing between them, whatever the columns."""
+    batches = _one_read(names)
+    wanted = schema(columns)
+    whole: list[Part] = [(batch, 0, batch.count) for batch in batches]
+    inner: list[Part] = [(batch, 1, batch.count) for batch in batches]
+    halves: list[Part] = [
+        part for batch in batches for part in ((batch, 0, 1), (batch, 1, batch.count))
+    ]
+    another: list[Part] = [*whole, *((batch, 0, 2) for batch in _one_read(names))]
+    for parts in (whole, inner, halves, another):
+        made = list(to_arrow_batches(iter(parts), wanted))
+        assert made == [to_arrow(batch, wanted, first, end) for batch, first, end in parts]
+        for data in made:
+            data.validate(full=True)
+            assert data.schema == wanted
 
 
 def _outside(records: Sequence[Record]) -> pa.RecordBatch:
