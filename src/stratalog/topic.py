@@ -219,6 +219,10 @@ class Topic:
             entry = records_entry(log, 0, body, len(items))
             rank = log.rank if durability is None else self._rank(durability)
             return log.append_entries([entry], rank)
+        return self._append_columns(items, durability)
+
+    def _append_columns(self, items: list[Any], durability: Any) -> tuple[int, int]:
+        log = self._log
         columns, times = columns_of(items, log.record_bytes_max)
 
         def make(floor: int) -> list[Entry]:
