@@ -129,17 +129,18 @@ def encode_values(values: Sequence[bytes]) -> bytes | None:
     count = len(values)
     try:
         lengths = list(map(len, values))
-        if lengths.count(lengths[0]) == count <= _UNIFORM_COUNT_MAX:
-            total = _check_total(count * lengths[0])
-            ends = _uniform_ends(count, lengths[0])
+        length = lengths[0]
+        if lengths.count(length) == count <= _UNIFORM_COUNT_MAX:
+            ends, padding, body_length = _uniform_ends(count, length)
         else:
             ends, total = _ends(lengths)
-        padding = _PADDING[-total & 7]
+            padding = _PADDING[-total & 7]
+            body_length = len(ends) + total + len(padding)
         body = b"".join([ends, *values, padding])
     except TypeError:
         return None
     # A memoryview's len counts items: the caller must take such values one by one.
-    return body if len(body) == len(ends) + total + len(padding) else None
+    return body if len(body) == body_length else None
 
 
 def add_timestamps(parts: list[bytes], stamps: npt.NDArray[np.int64]) -> int:
@@ -183,8 +184,8 @@ def _add_binary(parts: list[bytes], items: Sequence[bytes]) -> int:
     else:
         lengths = list(map(len, items))
         if count <= _UNIFORM_COUNT_MAX and lengths.count(lengths[0]) == count:
-            total = _check_total(count * lengths[0])
-            ends = _uniform_ends(count, lengths[0])
+            total = count * lengths[0]
+            ends, _, _ = _uniform_ends(count, lengths[0])
         else:
             ends, total = _ends(lengths)
     parts.append(ends)
@@ -195,8 +196,12 @@ def _add_binary(parts: list[bytes], items: Sequence[bytes]) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _uniform_ends(count: int, length: int) -> bytes:
-    return pad((np.arange(count + 1, dtype=np.int32) * np.int32(length)).tobytes())
+def _uniform_ends(count: int, length: int) -> tuple[bytes, bytes, int]:
+    """What stands before and behind that many values of one length, and the length of it all."""
+    total = _check_total(count * length)
+    ends = pad((np.arange(count + 1, dtype=np.int32) * np.int32(length)).tobytes())
+    padding = _PADDING[-total & 7]
+    return ends, padding, len(ends) + total + len(padding)
 
 
 def _ends(lengths: list[int]) -> tuple[bytes, int]:
