@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stratalog.errors import OffsetOutOfRangeError, OptionError, TooLargeError, WrongTypeError
+from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 from stratalog.format.columns import encode_columns, encode_values
 from stratalog.inputs import check_bytes, check_time, columns_of, record_extras, rising
 from stratalog.log.group import AppendFuture, Entry, records_entry
-from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
-from stratalog.model import Diff, Durability, Gap, Record, TopicStats
-from stratalog.options import TopicOptions, check_durability, check_range
-from stratalog.segments.delete import Conditions, changes
-from stratalog.segments.read import offset_at, read_living
-from stratalog.segments.segment import Slice
+from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED
+from stratalog.model import Durability, Record, TopicStats
+from stratalog.options import TopicOptions, check_durability
+from stratalog.reading import Time, TopicReading
+from stratalog.segments.delete import Conditions
+from stratalog.segments.read import offset_at
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stratalog.store import Store
 
-Time = float | datetime
 Value = bytes | bytearray | memoryview | None
 
 # Values up to this size take the short way, which counts records and not bytes.
@@ -36,12 +34,8 @@ _PLAIN_BYTES_MAX = 1 << 10
 _GATHER_RECORDS_MAX = 1 << 10
 
 
-class Topic:
+class Topic(TopicReading):
     """A handle on one topic: cheap to make, safe to share between threads."""
-
-    def __init__(self, store: Store, log: TopicLog) -> None:
-        self._store = store
-        self._log = log
 
     def __repr__(self) -> str:
         return f"<stratalog.Topic {self.name!r} next_offset={self._log.next_offset}>"
@@ -255,90 +249,17 @@ class Topic:
             append.entries if append.is_timed else None,
         )
 
-    # --- read ----------------------------------------------------------------------------
-
-    def read(
-        self, start: int = 0, end: int | None = None, limit: int | None = None
-    ) -> Iterator[Record | Gap]:
-        """Records from `start` to `end` (not included), in order, and gaps where some are gone.
-
-        `end=None` is everything readable now. `limit` counts records.
-        """
-        start, end = self._range(start, end)
-        return self._read(start, end, self._limit(limit))
-
-    def _read(self, start: int, end: int, left: int) -> Iterator[Record | Gap]:
-        while left > 0 and start < end:
-            # No more than can be wanted; more is needed only if some of it turns out to be gone.
-            stop = min(end, start + left)
-            for part in read_living(self._log, start, stop, self._now()):
-                if isinstance(part, Gap):
-                    yield part
-                else:
-                    left -= part.end - part.first
-                    yield from part.batch.records(part.first, part.end)
-            start = stop
-
-    def read_values(self, start: int = 0, limit: int | None = None) -> list[bytes | None]:
-        """Payloads alone, from `start` on: the fast way when nothing else matters."""
-        start, end = self._range(start, None)
-        left = self._limit(limit)
-        values: list[bytes | None] = []
-        if left:
-            for part in read_living(self._log, start, min(end, start + left), self._now()):
-                if isinstance(part, Slice):
-                    values += part.batch.values(part.first, part.end)
-        return values
-
-    def read_arrow(
-        self, start: int = 0, end: int | None = None, *, columns: Sequence[str] | None = None
-    ) -> pa.RecordBatchReader:
-        """Records as Arrow batches, without a copy of a payload. Gaps show in `offset`."""
-        import pyarrow as pa
-
-        from stratalog.format.arrow import schema, to_arrow_batches
-
-        start, end = self._range(start, end)
-        wanted = schema(columns)
-        living = read_living(self._log, start, end, self._now())
-        parts = (part for part in living if isinstance(part, Slice))
-        return pa.RecordBatchReader.from_batches(wanted, to_arrow_batches(parts, wanted))
-
-    def offset_at(self, timestamp: Time) -> int:
-        """The first offset whose record has this time or a later one; `next_offset` if none."""
-        wanted = check_time("timestamp", timestamp)
-        self._store.settle(self._log)
-        return offset_at(self._log, wanted)
-
-    def watch(
-        self, start: int | None = None, timeout: float | None = None
-    ) -> Iterator[Record | Gap]:
-        """New records as they come; ends when none came for `timeout` seconds.
-
-        `start=None` is from now on; an offset gives everything from there first.
-        """
-        if timeout is not None and not timeout >= 0:
-            raise OptionError(f"timeout={timeout!r} must be 0 or more seconds, or None")
-        self._store.settle(self._log)
-        begin = self._log.committed if start is None else self._range(start, None)[0]
-        return self._watch(begin, timeout)
-
-    def _watch(self, start: int, timeout: float | None) -> Iterator[Record | Gap]:
-        while self._store.wait(self._log, start, timeout):
-            end = self._log.committed
-            yield from self._read(start, end, end - start)
-            start = end
-
-    def diff(self, after: int = -1, limit: int = 500, node: str | None = None) -> Diff:
-        """What came after an offset, for somebody who follows the topic step by step.
-
-        What was deleted, what has expired and, with `node`, what that node itself has appended is
-        left out, and `next` is past it all the same: give it as `after` the next time.
-        """
-        check_range("after", after, -1, 1 << 63)
-        check_range("limit", limit, 1, 1 << 31)
-        start, end = self._range(after + 1, None)
-        return changes(self._log, start, end, limit, node, self._now())
+    def _rank(self, durability: Durability | str | None) -> int:
+        log = self._log
+        if durability is None:
+            return log.rank
+        rank = RANKS[check_durability(durability)]
+        if log.is_ephemeral != (rank == EPHEMERAL):
+            raise OptionError(
+                f"durability={durability!r} is not possible for one append to topic "
+                f"{log.name!r}: ephemeral is for a whole topic, from its creation on"
+            )
+        return rank
 
     # --- delete --------------------------------------------------------------------------
 
@@ -387,35 +308,3 @@ class Topic:
             epoch=log.epoch,
             **log.history.stats(),
         )
-
-    # --- helpers -------------------------------------------------------------------------
-
-    def _range(self, start: int, end: int | None) -> tuple[int, int]:
-        check_range("start", start, 0, 1 << 63)
-        if end is not None:
-            check_range("end", end, 0, 1 << 63)
-        self._store.settle(self._log)
-        committed = self._log.committed
-        if start > committed:
-            raise OffsetOutOfRangeError(
-                f"topic {self.name!r} has no offset {start} yet: the next one is {committed}"
-            )
-        return start, committed if end is None else min(end, committed)
-
-    def _limit(self, limit: int | None) -> int:
-        return 1 << 63 if limit is None else check_range("limit", limit, 0, 1 << 63)
-
-    def _rank(self, durability: Durability | str | None) -> int:
-        log = self._log
-        if durability is None:
-            return log.rank
-        rank = RANKS[check_durability(durability)]
-        if log.is_ephemeral != (rank == EPHEMERAL):
-            raise OptionError(
-                f"durability={durability!r} is not possible for one append to topic "
-                f"{log.name!r}: ephemeral is for a whole topic, from its creation on"
-            )
-        return rank
-
-    def _now(self) -> int:
-        return self._store.clock.time_ns()

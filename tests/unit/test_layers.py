@@ -33,6 +33,7 @@ LAYERS = [
     ["segments"],
     ["projections"],
     ["upkeep", "view"],
+    ["reading"],
     ["topic", "queue", "group", "table", "series"],
     ["store"],
     [""],  # the package itself: open() and the public names

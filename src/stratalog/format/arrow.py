@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.errors import CorruptionError, OptionError, TooLargeError, WrongTypeError
-from stratalog.format.batch import Batch, Binary
+from stratalog.format.batch import Batch
 from stratalog.format.columns import add_timestamps, pad, validity_bits
 from stratalog.format.frame import Flag
+from stratalog.format.sections import Binary
 from stratalog.model import Operation
 from stratalog.options import TIME_MAX, check_known
 

@@ -7,10 +7,9 @@ what follows can slice without looking. What it returns holds references into th
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise, repeat
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,74 +17,18 @@ import numpy.typing as npt
 from stratalog.errors import CorruptionError
 from stratalog.format.codec import decompress
 from stratalog.format.frame import CODEC_MASK, Flag, FrameHeader
+from stratalog.format.sections import (
+    BASE_OFFSET_MAX,
+    Binary,
+    Cursor,
+    Int32s,
+    cut_evenly,
+    find_values,
+    rises,
+)
 from stratalog.model import NO_HEADERS, Record
 
-Int32s = npt.NDArray[np.int32]
 Int64s = npt.NDArray[np.int64]
-
-# A batch spans less than 1 << 32 offsets, so none of them leaves 63 bits.
-_BASE_OFFSET_MAX = (1 << 63) - (1 << 32) - 1
-
-_END = struct.Struct("<i")
-_ZERO_END = _END.pack(0)
-
-# Fewer items are cut one by one in less time than it takes to see that all have one length.
-_EVEN_COUNT_MIN = 32
-
-
-class Binary(NamedTuple):
-    """A column of byte strings inside a body."""
-
-    validity: int
-    """Position of the validity bits, or -1 when every item is there."""
-    ends_at: int
-    """Position of the ends."""
-    ends: Int32s
-    start: int
-    """Position of the bytes."""
-
-
-class _Cursor:
-    """Takes sections off a body in order, never past its end."""
-
-    def __init__(self, body: bytes | memoryview, start: int, end: int, count: int) -> None:
-        self.body = body
-        self.count = count
-        self.position = start
-        self.end = end
-
-    def take(self, length: int) -> int:
-        """Position of the next section, of `length` bytes before padding."""
-        start = self.position
-        end = start + (length + 7 & ~7)
-        if end > self.end:
-            raise CorruptionError(
-                f"batch of {self.count} records has a body too short by {end - self.end} bytes"
-            )
-        self.position = end
-        return start
-
-    def array(self, dtype: type[np.generic], count: int) -> npt.NDArray[Any]:
-        start = self.take(count * np.dtype(dtype).itemsize)
-        return np.frombuffer(self.body, dtype, count, start)
-
-    def ends(self, count: int) -> tuple[int, Int32s]:
-        at = self.position
-        ends = self.array(np.int32, count + 1)
-        if ends[0] != 0 or not _rises(ends):
-            raise CorruptionError("batch column ends do not rise from 0")
-        return at, ends
-
-    def binary(self, count: int, *, nullable: bool) -> Binary:
-        validity = self.take((count + 7) // 8) if nullable else -1
-        at, ends = self.ends(count)
-        return Binary(validity, at, ends, self.take(int(ends[-1])))
-
-    def finish(self) -> None:
-        if self.position != self.end:
-            raise CorruptionError(
-                f"batch body has {self.end - self.position} bytes behind its last column"
-            )
 
 
 class Batch:
@@ -119,14 +62,14 @@ class Batch:
     def parse(cls, header: FrameHeader, body: bytes | memoryview, start: int = 0) -> Batch:
         """Find the sections of a verified body at `start`; raises `CorruptionError`."""
         # Values alone, the common case; whatever is wrong with them is told further down.
-        if (found := _find_values(header, body, start)) is not None:
+        if (found := find_values(header, body, start)) is not None:
             ends = np.frombuffer(body, np.int32, header.count + 1, start)
-            if _rises(ends):
+            if rises(ends):
                 value = Binary(-1, start, ends, found[0])
                 return cls._of_values(header, header.count, body, value, header.body_length)
         if header.count == 0:
             raise CorruptionError("batch of no records")
-        if header.base_offset > _BASE_OFFSET_MAX:
+        if header.base_offset > BASE_OFFSET_MAX:
             raise CorruptionError(f"batch offset {header.base_offset} is too large")
         flags = header.flags
         end = start + header.body_length
@@ -139,7 +82,7 @@ class Batch:
         batch.size = end - start
         batch.base_offset = header.base_offset
         batch.base_timestamp = header.base_timestamp
-        cursor = _Cursor(body, start, end, count)
+        cursor = Cursor(body, start, end, count)
 
         def optional(flag: int, dtype: type[np.generic]) -> npt.NDArray[Any] | None:
             return cursor.array(dtype, count) if flags & flag else None
@@ -177,7 +120,7 @@ class Batch:
         ends_parts: list[bytes] = []
         value_parts: list[bytes] = []
         for header, start in zip(headers, starts, strict=True):
-            found = _find_values(header, data, start)
+            found = find_values(header, data, start)
             if found is None:
                 return None
             values, length = found
@@ -191,7 +134,7 @@ class Batch:
         before = np.array(list(accumulate(lengths[:-1], initial=0)), np.int32)
         own_ends = np.frombuffer(b"".join(ends_parts), np.int32)
         np.add(own_ends, before.repeat(counts), out=ends[1 : count + 1])
-        if not _rises(ends[: count + 1]):
+        if not rises(ends[: count + 1]):
             return None
         body = b"".join([ends.tobytes(), *value_parts])
         value = Binary(-1, 0, ends[: count + 1], ends.nbytes)
@@ -304,7 +247,7 @@ class Batch:
         if type(body) is not bytes:  # a map: what is wanted of it is copied at once
             low, high = int(ends[0]), int(ends[-1])
             body, start = bytes(body[start + low : start + high]), -low
-        items = _cut_evenly(body, start, ends)
+        items = cut_evenly(body, start, ends)
         if items is None:
             items = [body[a:b] for a, b in pairwise((ends + start).tolist())]
         if column.validity >= 0:
@@ -345,49 +288,7 @@ class Batch:
         ]
 
 
-def _rises(ends: Int32s) -> bool:
-    return not np.count_nonzero(ends[1:] < ends[:-1])  # `any()` takes three times as long
-
-
-def _find_values(header: FrameHeader, data: bytes | memoryview, start: int) -> tuple[int, int] | None:
-    """Position and length of the values of a batch that has nothing else; None if it has."""
-    _, flags, body_length, count, _, base_offset, base_timestamp, max_timestamp, _, _ = header
-    ends_length = 4 * count + 11 & ~7  # one end more than records, padded
-    if (
-        flags
-        or not count
-        or base_offset > _BASE_OFFSET_MAX
-        or base_timestamp != max_timestamp
-        or ends_length > body_length
-        or _END.unpack_from(data, start)[0]
-    ):
-        return None
-    length: int = _END.unpack_from(data, start + 4 * count)[0]
-    if length < 0 or ends_length + (length + 7 & ~7) != body_length:
-        return None
-    return start + ends_length, length
-
-
-def _cut_evenly(body: bytes, start: int, ends: Int32s) -> list[bytes | None] | None:
-    """Items that all have one length, or None if they do not.
-
-    NumPy cuts them in 20 ns each, a slice apiece takes 110.
-    """
-    count = len(ends) - 1
-    if count < _EVEN_COUNT_MIN:
-        return None
-    low, high = int(ends[0]), int(ends[-1])
-    length = (high - low) // count
-    # The sum rules out nearly every uneven column, so that those pay next to nothing.
-    if not length or length * count != high - low:
-        return None
-    if not np.array_equal(ends, np.arange(low, high + 1, length, dtype=np.int32)):
-        return None
-    items: list[bytes | None] = np.frombuffer(body, f"V{length}", count, start + low).tolist()
-    return items
-
-
-def _parse_headers(cursor: _Cursor, count: int) -> tuple[int, Int32s, Binary, Binary]:
+def _parse_headers(cursor: Cursor, count: int) -> tuple[int, Int32s, Binary, Binary]:
     at, ends = cursor.ends(count)
     pairs = int(ends[-1])
     return at, ends, cursor.binary(pairs, nullable=False), cursor.binary(pairs, nullable=False)

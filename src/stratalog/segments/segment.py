@@ -171,7 +171,7 @@ class Loaded:
             self._note(self.lengths[number])
         return batch
 
-    def frame(self, number: int) -> tuple[FrameHeader, bytes | memoryview]:
+    def frame(self, number: int) -> tuple[FrameHeader, memoryview]:
         """One frame, verified and not parsed."""
         data = self._fetch(self.positions[number], self.lengths[number])
         try:
@@ -184,7 +184,7 @@ class Loaded:
                 or header.body_length != self.lengths[number] - FRAME_BYTES
             ):
                 raise CorruptionError("another frame is where this one was")
-            body = data[FRAME_BYTES:]
+            body = memoryview(data)[FRAME_BYTES:]  # of bytes too: a slice of those is a copy
             check_body(header, body)
         except FormatError as error:
             raise self._damaged(number, error) from error
