@@ -167,8 +167,9 @@ class Loaded:
                 batch = Batch.parse(header, body)
             except FormatError as error:
                 raise self._damaged(number, error) from error
-            self._batches[number] = batch
-            self._note(self.lengths[number])
+            if not self._segment.is_open:  # else it holds memory of its own, not the disk's
+                self._batches[number] = batch
+                self._note(self.lengths[number])
         return batch
 
     def frame(self, number: int) -> tuple[FrameHeader, memoryview]:
