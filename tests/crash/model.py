@@ -29,6 +29,16 @@ class TopicModel:
     """Start and end of what is all there or not at all."""
     is_ephemeral: bool = False
     is_created: bool = False
+    deleted: set[int] = dataclasses.field(default_factory=set)
+    """Offsets whose deletion was acknowledged: they never come back."""
+    deleting: set[int] = dataclasses.field(default_factory=set)
+    """Offsets whose deletion was asked for."""
+    deleted_below: int = 0
+    deleting_below: int = 0
+    evictable_below: int = 0
+    """Retention may have taken what is below."""
+    is_compacted: bool = False
+    is_dropping: bool = False
 
 
 class Session:
@@ -59,6 +69,7 @@ class Session:
         """Create a topic."""
         model = self.topics.setdefault(name, TopicModel())
         model.is_ephemeral = options.get("durability") == "ephemeral"
+        model.is_compacted = options.get("compact", False)
         topic = self.store.create_topic(name, **options)
         model.is_created = True
         return topic
@@ -112,6 +123,39 @@ class Session:
         assert self.store._log is not None
         self.store._log.tick()
 
+    def delete(self, name: str, **conditions: Any) -> None:
+        """Delete by offsets, tag or offset below."""
+        topic, model = self._topic(name)
+        chosen = set(range(len(model.sent)))
+        if "offsets" in conditions:
+            chosen &= set(conditions["offsets"])
+        if "tag" in conditions:
+            chosen = {o for o in chosen if model.sent[o][2] == conditions["tag"]}
+        before = conditions.get("before")
+        if before is not None:
+            chosen = {offset for offset in chosen if offset < before}
+        if set(conditions) == {"before"}:
+            model.deleting_below = max(model.deleting_below, conditions["before"])
+        model.deleting |= chosen
+        topic.delete(**conditions)
+        model.deleted |= chosen
+        model.deleted_below = model.deleting_below
+
+    def compact(self) -> None:
+        """Evict, rewrite, compact and move everything that can be."""
+        for name, model in self.topics.items():
+            keep = self.store.topic(name).options.retention_records
+            if keep is not None:
+                model.evictable_below = max(model.evictable_below, len(model.sent) - keep)
+        self.store.compact()
+        self._all_durable()
+
+    def drop(self, name: str) -> None:
+        """Drop a topic, and forget what it had."""
+        self.topics[name].is_dropping = True
+        self.store.drop_topic(name)
+        self.topics[name] = TopicModel()
+
     def checkpoint(self) -> None:
         """Put everything into segments, which makes it durable."""
         self.store.checkpoint()
@@ -152,27 +196,57 @@ def check_recovered(store: Store, topics: dict[str, TopicModel]) -> None:
     names = store.topics()
     for name, model in topics.items():
         if name not in names:
-            assert not model.is_created, f"topic {name!r} was created and is gone"
+            assert not model.is_created or model.is_dropping, f"topic {name!r} is gone"
             continue
         topic = store.topic(name)
         if model.is_ephemeral:
             assert topic.next_offset >= len(model.sent) - 1, "an ephemeral offset would be reused"
             assert all(isinstance(item, Gap) for item in topic.read())
             continue
-        items = list(topic.read())
-        records = [item for item in items if isinstance(item, Record)]
-        assert len(records) == len(items), "a gap in a topic that lost nothing"
-        found = [(record.value, record.key, record.tag) for record in records]
-        assert [record.offset for record in records] == list(range(len(records)))
-        assert found == model.sent[: len(found)], "a record that was never sent"
-        assert len(found) >= model.durable, (
-            f"topic {name!r}: {len(found)} records, {model.durable} were acknowledged as durable"
-        )
-        for start, end in model.batches:
-            assert not start < len(found) < end, "half a batch"
-        stamps = [record.timestamp for record in records]
-        assert stamps == sorted(stamps), "time went back"
-        assert topic.next_offset == len(found)
+        check_topic(topic, model)
+
+
+def check_topic(topic: Topic, model: TopicModel) -> None:
+    """Every offset is a record that was sent, a gap that may be, or deleted on purpose."""
+    found: dict[int, Record] = {}
+    gaps: set[int] = set()
+    end = 0
+    for item in topic.read():
+        if isinstance(item, Gap):
+            assert item.first >= end, "gaps and records out of order"
+            gaps.update(range(item.first, item.last + 1))
+            end = item.last + 1
+        else:
+            assert item.offset >= end, "records out of order"
+            found[item.offset] = item
+            end = item.offset + 1
+    count = topic.next_offset
+    assert count >= model.durable, (
+        f"topic {topic.name!r}: {count} records, {model.durable} were acknowledged as durable"
+    )
+    for offset, record in found.items():
+        fields = (record.value, record.key, record.tag)
+        assert fields == model.sent[offset], f"offset {offset} was never sent so"
+        assert offset not in model.deleted, f"offset {offset} was deleted and is back"
+        assert offset >= model.deleted_below, f"offset {offset} was deleted and is back"
+    assert all(offset < model.evictable_below for offset in gaps), f"a gap that may not be: {gaps}"
+    may_be_gone = model.deleting | gaps | (_replaced(model, count) if model.is_compacted else set())
+    for offset in range(max(model.deleting_below, model.deleted_below), count):
+        assert offset in found or offset in may_be_gone, f"offset {offset} is gone"
+    for start, last in model.batches:
+        assert not start < count < last, "half a batch"
+    stamps = [record.timestamp for record in found.values()]
+    assert stamps == sorted(stamps), "time went back"
+
+
+def _replaced(model: TopicModel, count: int) -> set[int]:
+    """Offsets that compaction may remove: a later record has the key, or the key was deleted."""
+    newest = {key: offset for offset, (_, key, _) in enumerate(model.sent[:count])}
+    return {
+        offset
+        for offset, (value, key, _) in enumerate(model.sent[:count])
+        if key is not None and (newest[key] != offset or value is None)
+    }
 
 
 Workload = Callable[[Session], None]

@@ -200,6 +200,84 @@ def aged_segments(session: Session) -> None:
         session.snapshot()
 
 
+def deletes(session: Session) -> None:
+    """Records deleted in the log, in open and in sealed segments, and segments rewritten."""
+    session.open(shards=1)
+    session.create("small", segment_records=6)
+    for number in range(3):
+        batch = [Record(value=b"%d" % n * 50, tag=f"t{n % 3}") for n in range(8)]
+        session.append_many("small", batch)
+        session.delete("small", tag="t1", before=8 * number + 4)
+        session.checkpoint()
+        session.delete("small", offsets=[8 * number, 8 * number + 5])
+        session.compact()
+    session.delete("small", before=7)
+    session.append("small", b"after", tag="t1")
+    session.compact()
+    session.delete("small", tag="t1")
+    session.snapshot()
+
+
+def evictions(session: Session) -> None:
+    """Retention takes the oldest segments, again and again."""
+    session.open(shards=1)
+    session.create("small", segment_records=4, retention_records=9)
+    session.create("other", segment_records=3)
+    for number in range(5):
+        session.append_many("small", [bytes([number]) * 200] * 5)
+        session.append("other", b"%d" % number)
+        session.compact()
+    session.append("small", b"last")
+
+
+def compactions(session: Session) -> None:
+    """Only the last record of a key is kept, and deletions of keys go in the end."""
+    session.open(shards=1)
+    session.create("keyed", segment_records=5, compact=True, tombstone_seconds=50.0)
+    for number in range(4):
+        for n in range(6):
+            value = None if (n + number) % 5 == 0 else b"%d-%d" % (number, n)
+            session.append("keyed", value, key=b"k%d" % (n % 4), durability="disk")
+        session.append("keyed", b"no key")
+        session.clock.advance(40.0)
+        session.compact()
+
+
+def cold_segments(session: Session) -> None:
+    """Segments move to the cold store, are evicted there, and go with their topic."""
+    session.open(shards=1, cold="/cold", hot_segments=1)
+    session.create("small", segment_records=3, retention_records=14)
+    session.create("doomed", segment_records=2)
+    for number in range(4):
+        session.append_many("small", [bytes([number]) * 100] * 6)
+        session.append_many("doomed", [b"x"] * 3)
+        session.compact()
+    session.delete("small", offsets=[18])
+    session.drop("doomed")
+    session.append("small", b"last")
+    session.compact()
+    session.append("doomed", b"again")
+    session.reopen()
+    session.compact()
+
+
+def drops(session: Session) -> None:
+    """Topics that are dropped and made again, with records in every place."""
+    session.open(shards=2)
+    for number in range(3):
+        session.create("small", segment_records=3)
+        session.append_many("small", [b"%d" % number] * 5)
+        session.checkpoint()
+        session.append("small", b"in the log")
+        session.append("other", b"%d" % number)
+        session.drop("small")
+        if number == 1:
+            session.snapshot()
+            session.reopen(shards=1)
+    session.append("small", b"for good")
+    session.compact()
+
+
 CATALOGUE: list[Workload] = [
     single_appends,
     batches_over_rotations,
@@ -217,4 +295,9 @@ CATALOGUE: list[Workload] = [
     snapshots,
     closes_with_segments,
     aged_segments,
+    deletes,
+    evictions,
+    compactions,
+    cold_segments,
+    drops,
 ]
