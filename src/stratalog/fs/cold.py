@@ -32,8 +32,18 @@ from stratalog.fs import File, FileSystem
 
 TEMP_SUFFIX = ".tmp"
 
-OBJECT_SCHEMES = ("s3", "gs", "gcs")
-_AZURE_SCHEMES = ("abfs", "abfss", "az", "wasb", "wasbs")
+# What a URL may start with, and the kind of object store that it means.
+OBJECT_SCHEMES = {
+    "s3": "s3",
+    "s3a": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "az": "az",
+    "azure": "az",
+    "adl": "az",
+    "abfs": "az",
+    "abfss": "az",
+}
 
 # Large enough that the system calls do not count, small enough to hold in memory many times.
 _PIECE_BYTES = 1 << 20
@@ -81,7 +91,7 @@ def open_cold(location: str, fs: FileSystem) -> ColdStore:
     found = _SCHEME.match(location)
     if found is None:
         scheme = location.partition(":")[0].lower()
-        if scheme in (*OBJECT_SCHEMES, *_AZURE_SCHEMES, "file") and ":" in location:
+        if scheme in (*OBJECT_SCHEMES, "file") and ":" in location:
             raise OptionError(
                 f"a cold store's URL starts with {scheme}://, this one with {scheme}: alone"
             )
@@ -93,18 +103,17 @@ def open_cold(location: str, fs: FileSystem) -> ColdStore:
             raise OptionError(f"{location} names no directory here: write file:///path/to/it")
         return DirectoryCold(fs, unquote(url.path))
     if scheme in OBJECT_SCHEMES:
-        from stratalog.fs.objects import ObjectCold  # for the few who have one
-
+        try:
+            from stratalog.fs.objects import ObjectCold  # for the few who have one
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                f"a cold store at {scheme}:// needs obstore: pip install 'stratalog[cold]'"
+            ) from error
         return ObjectCold(location)
-    if scheme in _AZURE_SCHEMES:
-        raise OptionError(
-            f"{scheme}:// is not supported: pyarrow's client for Azure ends the whole process when "
-            "it cannot get a token. Mount the container and give its directory, or use S3 or GCS"
-        )
     # The rest of the URL stays untold: it may hold a password.
     raise OptionError(
         f"no cold store is known for {scheme}:// URLs: use a directory, file://, or one of "
-        f"{', '.join(f'{known}://' for known in OBJECT_SCHEMES)}"
+        f"{', '.join(f'{known}://' for known in ('s3', 'gs', 'az'))}"
     )
 
 

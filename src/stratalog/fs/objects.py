@@ -1,13 +1,23 @@
-"""A cold store in an object store: S3 or Google Cloud Storage, through `pyarrow.fs`.
+"""A cold store in an object store: S3, Google Cloud Storage or Azure, through `obstore`.
 
-A stream of pyarrow cannot be aborted: closing it, and even forgetting it, completes the object
-with what was written so far. So `put` streams to `<name>.<random>.tmp`, compares sizes, and has
-the store copy that to the name, which no one can see half done. The random part keeps a `put` that
-was given up, and still runs, away from the one that is tried next.
+| URL | options of its own |
+|---|---|
+| `s3://bucket/prefix`, `s3a` | `region`, `virtual_hosted_style_request` |
+| `gs://bucket/prefix`, `gcs` | `service_account`: a file |
+| `az://container/prefix`, `azure`, `adl` | `account_name`, `use_azure_cli`, `use_emulator` |
+| `abfss://container@account.dfs.core.windows.net/prefix`, `abfs` | the same |
 
-Every call runs in a thread of its own, so that the caller waits only so long: of the two clients
-only that of S3 can be told to give up in time, and none can be interrupted by Ctrl-C. A call that
-was given up runs on unseen until its client gives up too; a `put` then stops short of the name.
+All take `endpoint=http://host:port`, which may also be `endpoint_override=host:port&scheme=http`;
+`allow_http=true`, for an endpoint of the environment that is not https; and `skip_signature=true`,
+for a public store. Credentials are found where obstore looks for them: the environment variables
+of each provider, then the machine's own identity. S3 takes them in the URL too, as
+`s3://key:secret@bucket`; they are never shown.
+
+An upload is seen when it is complete; one that fails is aborted. A process that dies in one leaves
+parts that nobody sees but the bill: let the bucket drop incomplete uploads after a day.
+
+Concurrency: as for every cold store. A process that was forked after the first call cannot use
+object stores: the client's threads are not there, and it would wait for them for ever.
 
 Why this library, and what was measured: docs/decisions/0006-cold-store.md.
 """
@@ -15,18 +25,21 @@ Why this library, and what was measured: docs/decisions/0006-cold-store.md.
 from __future__ import annotations
 
 import contextlib
-import queue
+import os
 import re
-import secrets
-import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
-from stratalog.errors import ColdStoreError, OptionError, StratalogError
+import obstore
+from obstore.exceptions import BaseError, GenericError, PermissionDeniedError
+from obstore.store import from_url
+
+from stratalog.errors import OptionError, StratalogError
 from stratalog.fs import File
 from stratalog.fs.cold import (
-    TEMP_SUFFIX,
+    OBJECT_SCHEMES,
     check_name,
     check_open,
     cold_error,
@@ -36,98 +49,105 @@ from stratalog.fs.cold import (
     short_error,
 )
 
-# Two attempts, for stores that answer "slow down"; unreachable, that is 5 s at the worst.
+# A retry begins within the first 3 s, so that a store that is not there takes 6 s at the worst.
 _CONNECT_SECONDS = 2.0
-_STALL_SECONDS = 2.0
-_ATTEMPTS = 2
+_STALL_SECONDS = 3.0
+_RETRY_SECONDS = 3.0
+_RETRIES = 2
 
-# When to give a call up: this long, and the time its bytes take on a slow line (1 Mbit/s).
-_CALL_SECONDS = 8.0
-_BYTES_PER_SECOND_MIN = 128 << 10
+# A part is the smallest that S3 takes. Two at a time in a minute is 1.4 Mbit/s, a slow line.
+_PART_BYTES = 5 << 20
+_PARTS_AT_ONCE = 2
+_REQUEST_SECONDS = 60.0
 
-_RANDOM_BYTES = 8
+# Of obstore's options those that say where a store is; an option of its client would make it panic.
+_OPTIONS = {
+    "s3": ("region", "virtual_hosted_style_request"),
+    "gs": ("service_account",),
+    "az": ("account_name", "use_azure_cli", "use_emulator"),
+}
+_OPTIONS_OF_ALL = ("allow_http", "endpoint", "endpoint_override", "scheme", "skip_signature")
 
-_SECRETS = ("key", "password", "secret", "sig", "token")
+# The process that has the client's threads, once there was a call.
+_owner_pid: int | None = None
 
-# What `S3FileSystem` takes of the options that pyarrow knows in an S3 URL.
-_S3_TEXTS = ("endpoint_override", "region", "scheme", "tls_ca_file_path")
-_S3_FLAGS = ("allow_bucket_creation", "allow_bucket_deletion", "allow_delayed_open")
-_FLAGS = {"true": True, "1": True, "false": False, "0": False}
-
-_T = TypeVar("_T")
+_BUCKET_MISSING = re.compile("NoSuchBucket|ContainerNotFound")
+_MESSAGE = re.compile(r"<Message>(.*?)</Message>", re.DOTALL)
+_CAUSE = re.compile(r'kind: Timeout|(?:error|message): "?([^"(\n]+)')
 
 
 class ObjectCold:
     """Objects under a prefix of a bucket."""
 
     def __init__(self, location: str) -> None:
-        address = _Address(location)
-        self.location = address.shown
-        self._hide = address.hide
+        self.location, self._secret, url, config = _parse(location)
         self._is_closed = False
-        self._fs, self._root = _connect(address)
+        try:
+            self._store = _connect(url, config, stall_seconds=_STALL_SECONDS)
+            # Waiting for the answer to an upload includes sending it, which is no stall.
+            self._uploads = _connect(url, config, stall_seconds=_REQUEST_SECONDS)
+        except (BaseError, ValueError) as error:
+            raise OptionError(
+                f"the cold store's URL {self.location} is refused: {self._why(error)}. See "
+                "stratalog.fs.objects for what it may hold"
+            ) from None
 
     def put(self, name: str, source: File) -> None:
-        size = source.size()
-        given_up = threading.Event()
-
-        def copy() -> None:
-            path = self._path(name)
-            temp = f"{path}.{secrets.token_hex(_RANDOM_BYTES)}{TEMP_SUFFIX}"
-            opened = self._fs.open_output_stream(temp)
-            try:
-                with opened as stream:
-                    for piece in pieces(source):
-                        if given_up.is_set():
-                            return
-                        stream.write(piece)
-                arrived = self._fs.get_file_info(temp).size
-                if arrived != size:
-                    raise OSError(f"{arrived} bytes arrived of {size}")
-                if not given_up.is_set():
-                    self._fs.copy_file(temp, path)
-            finally:
-                with contextlib.suppress(Exception):  # then it waits for `delete`
-                    self._fs.delete_file(temp)
-
-        try:
-            self._call("put", name, copy, size)
-        except BaseException:  # also Ctrl-C, which does not reach the copying thread
-            given_up.set()
-            raise
+        with self._attempt("put", name):
+            # Uploads may take long: ask first whether anybody is there, whatever the answer.
+            with contextlib.suppress(FileNotFoundError, PermissionDeniedError):
+                obstore.head(self._store, name)
+            if source.size() <= _PART_BYTES:
+                obstore.put(self._uploads, name, b"".join(pieces(source)), use_multipart=False)
+            else:
+                obstore.put(
+                    self._uploads,
+                    name,
+                    pieces(source),
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=_PARTS_AT_ONCE,
+                )
 
     def read(self, name: str, position: int, length: int) -> bytes:
-        def fetch() -> bytes:
-            with self._fs.open_input_file(self._path(name)) as file:
-                size: int = file.size()
-                if position + length > size:
-                    raise short_error(name, self.location, position, length, size)
-                data: bytes = file.read_at(length, position)
-                if len(data) != length:
-                    raise OSError(f"{len(data)} bytes arrived of {length}")
+        with self._attempt("read", name):
+            data = b""
+            try:
+                if length:
+                    data = bytes(
+                        obstore.get_range(self._store, name, start=position, length=length)
+                    )
+            except GenericError as error:
+                if "status code: 416" not in str(error):  # begins at the end or after it
+                    raise
+            if length and len(data) == length:
                 return data
-
-        return self._call("read", name, fetch, length)
+            size = obstore.head(self._store, name)["size"]
+            if position + length > size:
+                raise short_error(name, self.location, position, length, size)
+            if len(data) != length:
+                raise OSError(f"{len(data)} bytes arrived of {length}")
+            return data
 
     def size(self, name: str) -> int | None:
-        def look() -> int | None:
-            info = self._fs.get_file_info(self._path(name))
-            return info.size if info.is_file else None
-
-        return self._call("look for", name, look)
+        with self._attempt("look for", name):
+            try:
+                return obstore.head(self._store, name)["size"]
+            except FileNotFoundError:
+                return None
 
     def delete(self, name: str) -> None:
-        def remove() -> None:
-            ours = re.compile(rf"{re.escape(name)}\.[0-9a-f]+{re.escape(TEMP_SUFFIX)}")
-            for each in (name, *filter(ours.fullmatch, self._search(name))):
-                with contextlib.suppress(FileNotFoundError):
-                    self._fs.delete_file(self._path(each))
-
-        self._call("delete", name, remove)
+        with self._attempt("delete", name):
+            try:
+                obstore.delete(self._store, name)
+            except FileNotFoundError as error:
+                if _BUCKET_MISSING.search(str(error)):
+                    raise
 
     def names(self, prefix: str) -> list[str]:
-        found = self._call("list", prefix, lambda: self._search(prefix), is_prefix=True)
-        return listed(found, prefix)
+        with self._attempt("list", prefix, is_prefix=True):
+            # obstore's prefixes are whole directories.
+            batches = obstore.list(self._store, prefix.rpartition("/")[0] or None)
+            return listed([found["path"] for batch in batches for found in batch], prefix)
 
     def close(self) -> None:
         self._is_closed = True
@@ -135,155 +155,113 @@ class ObjectCold:
     def __repr__(self) -> str:
         return f"<ObjectCold {self.location!r}>"
 
-    def _search(self, prefix: str) -> list[str]:
-        from pyarrow.fs import FileSelector
-
-        directory = "/".join([self._root, *prefix.split("/")[:-1]])
-        selector = FileSelector(directory, allow_not_found=True, recursive=True)
-        paths = (info.path for info in self._fs.get_file_info(selector) if info.is_file)
-        names = (path.removeprefix(self._root + "/") for path in paths)
-        return [name for name in names if name.startswith(prefix)]
-
-    def _path(self, name: str) -> str:
-        return f"{self._root}/{name}"
-
-    def _call(
-        self,
-        what: str,
-        name: str,
-        call: Callable[[], _T],
-        transfer_bytes: int = 0,
-        *,
-        is_prefix: bool = False,
-    ) -> _T:
-        """The call's result, within bounded time, with its errors turned into ours."""
-        import pyarrow
-
+    @contextlib.contextmanager
+    def _attempt(self, what: str, name: str, *, is_prefix: bool = False) -> Iterator[None]:
+        """Turn the client's errors into ours."""
         if not is_prefix:
             check_name(name)
         check_open(self.location, is_closed=self._is_closed)
-        seconds = _CALL_SECONDS + transfer_bytes / _BYTES_PER_SECOND_MIN
+        if not _is_owner():
+            why = "this process was forked from one that used object stores: spawn it instead"
+            raise cold_error(what, name, self.location, why)
         try:
-            return _bounded(call, seconds)
+            yield
         except StratalogError:
             raise
-        except FileNotFoundError as error:
-            if what == "read":
+        except (BaseError, OSError, ValueError) as error:
+            is_missing = isinstance(error, FileNotFoundError)
+            if what == "read" and is_missing and not _BUCKET_MISSING.search(str(error)):
                 raise missing_error(name, self.location) from None
-            raise self._error(what, name, error) from None
-        except (OSError, pyarrow.ArrowException) as error:
-            raise self._error(what, name, error) from None
+            # Not chained: the original is long, and not made to be shown.
+            raise cold_error(what, name, self.location, self._why(error)) from None
 
-    def _error(self, what: str, name: str, error: Exception) -> ColdStoreError:
-        # The original is not chained: it may quote the URL, password and all.
-        return cold_error(what, name, self.location, self._hide(str(error)))
-
-
-class _Address:
-    """A URL in its parts, and how to show it to anybody."""
-
-    def __init__(self, location: str) -> None:
-        try:
-            url = urlsplit(location)
-        except ValueError as error:
-            raise OptionError(f"the location of the cold store is not a URL: {error}") from None
-        user, _, self.host = url.netloc.rpartition("@")
-        self.scheme = url.scheme
-        if not self.host or (self.scheme == "s3" and ":" in self.host):
-            # A secret with a slash in it ends what looks like the host: nothing of it is shown.
-            raise OptionError(
-                f"the {self.scheme}:// URL of the cold store names no bucket: write "
-                f"{self.scheme}://bucket/prefix, and slashes in credentials as %2F"
-            )
-        name, colon, password = user.partition(":")
-        self.user, self.password = unquote(name), unquote(password)
-        self.path = unquote(url.path).strip("/")
-        # A plus is a plus here, as in pyarrow.
-        self.options = dict(parse_qsl(url.query.replace("+", "%2B"), keep_blank_values=True))
-        hidden = {name for name in self.options if any(part in name for part in _SECRETS)}
-        self._hidden = {password, self.password, *(self.options[name] for name in hidden)} - {""}
-        query = "&".join(
-            f"{name}={'***' if name in hidden else quote(value, safe='/:')}"
-            for name, value in self.options.items()
-        )
-        netloc = self.host if colon else url.netloc
-        self.shown = urlunsplit((url.scheme, netloc, url.path, query, ""))
-        self.uri = location
-
-    def hide(self, text: str) -> str:
-        """The text without what must not be shown."""
-        text = text.replace(self.uri, self.shown)
-        for secret in sorted(self._hidden, key=len, reverse=True):
-            if len(secret) > 3:  # less is no secret, but a part of ordinary words
-                text = text.replace(secret, "***")
-        return text
+    def _why(self, error: Exception) -> str:
+        """The reason first, then the client's words without their markup and debugging tail."""
+        text, _, debug = str(error).partition("\n\nDebug source:")
+        text, _, body = text.partition("<")
+        text = text.strip().removesuffix(":")
+        found = _MESSAGE.search(body) or ("HTTP error" in text and _CAUSE.search(debug)) or None
+        if found is not None:
+            text = f"{found[1] or 'no answer in time'}: {text}"
+        # Three letters are no secret, but a part of ordinary words.
+        return text.replace(self._secret, "***") if len(self._secret) > 3 else text
 
 
-def _connect(address: _Address) -> tuple[Any, str]:
-    """A file system of pyarrow and the path in it; nothing is sent yet."""
-    import pyarrow
-    from pyarrow.fs import FileSystem
+def _is_owner() -> bool:
+    """Whether this process has the client's threads, or is the first to need them."""
+    global _owner_pid
+    if _owner_pid is None:
+        _owner_pid = os.getpid()
+    return _owner_pid == os.getpid()
 
+
+def _parse(location: str) -> tuple[str, str, str, dict[str, str]]:
+    """What may be shown of a URL, the secret in it, and what obstore takes: a URL and options."""
     try:
-        if address.scheme == "s3":
-            return _connect_s3(address), f"{address.host}/{address.path}".rstrip("/")
-        uri = address.uri
-        if "retry_limit_seconds" not in address.options:
-            uri += ("&" if address.options else "?") + "retry_limit_seconds=3"
-        fs, root = _bounded(lambda: FileSystem.from_uri(uri), _CALL_SECONDS)
-        return fs, root.rstrip("/")
-    except (OSError, TypeError, ValueError, NotImplementedError, pyarrow.ArrowException) as error:
-        if isinstance(error, StratalogError):
-            raise
+        url = urlsplit(location)
+    except ValueError as error:
+        raise OptionError(f"the location of the cold store is not a URL: {error}") from None
+    kind = OBJECT_SCHEMES[url.scheme]
+    user, _, bucket = url.netloc.rpartition("@")
+    key, _, secret = map(unquote, user.partition(":"))
+    if not bucket or ":" in bucket:
+        # A secret with a slash in it ends what looks like the bucket: nothing of it is shown.
         raise OptionError(
-            f"the cold store's URL {address.shown} is refused: {address.hide(str(error))}. "
-            "The options of such a URL are those of pyarrow.fs.FileSystem.from_uri"
-        ) from None
+            f"the {url.scheme}:// URL of the cold store names no bucket: write "
+            f"{url.scheme}://bucket/prefix, and slashes in credentials as %2F"
+        )
+    if (secret and kind != "s3") or (user and not secret and kind != "az"):
+        raise OptionError(
+            f"the {url.scheme}:// URL of the cold store has something before the @: only s3:// "
+            "takes key:secret there; others find credentials in the environment"
+        )
+    # A plus is a plus here.
+    options = dict(parse_qsl(url.query.replace("+", "%2B"), keep_blank_values=True))
+    config = _config(kind, dict(options))
+    netloc = url.netloc
+    if kind == "s3":
+        netloc = bucket
+        config["disable_bulk_delete"] = "true"  # which not all who speak S3 understand
+        if secret:
+            config |= {"access_key_id": key, "secret_access_key": secret}
+    query = "&".join(f"{name}={quote(value, safe='/:')}" for name, value in options.items())
+    shown = urlunsplit((url.scheme, netloc, url.path, query, ""))
+    # Of Google's two names obstore knows one.
+    scheme = "gs" if kind == "gs" else url.scheme
+    return shown, secret, urlunsplit((scheme, netloc, url.path.rstrip("/"), "", "")), config
 
 
-def _connect_s3(address: _Address) -> Any:
-    # Not from_uri: it takes no timeouts (a silent server held it for 99 s), and without a region
-    # it asks the network for one.
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
-
-    values: dict[str, Any] = {}
-    for name, value in address.options.items():
-        if name in _S3_TEXTS:
-            values[name] = value
-        elif name in _S3_FLAGS and value.lower() in _FLAGS:
-            values[name] = _FLAGS[value.lower()]
-        else:
-            known = ", ".join(sorted((*_S3_TEXTS, *_S3_FLAGS)))
+def _config(kind: str, options: dict[str, str]) -> dict[str, str]:
+    """The options of a URL by obstore's names; `allow_http` is its client's."""
+    known = sorted((*_OPTIONS[kind], *_OPTIONS_OF_ALL))
+    for name in options:
+        if name not in known:  # its value stays untold: it may be a password
             raise OptionError(
-                f"the cold store's URL {address.shown} has an option {name!r} that is not known "
-                f"or not true or false: an S3 URL takes {known}"
+                f"the cold store's URL has an option {name!r} that is not known: {kind}:// takes "
+                f"{', '.join(known)}; credentials come from the environment"
             )
-    if address.password:
-        values |= {"access_key": address.user, "secret_key": address.password}
-    return S3FileSystem(
-        connect_timeout=_CONNECT_SECONDS,
-        request_timeout=_STALL_SECONDS,
-        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_ATTEMPTS),
-        **values,
-    )
+    scheme = options.pop("scheme", "https")
+    endpoint = options.pop("endpoint_override", "") or options.pop("endpoint", "")
+    if "@" in endpoint:
+        raise OptionError("the endpoint of the cold store's URL holds an @: write http://host:port")
+    if endpoint:
+        endpoint = endpoint if "://" in endpoint else f"{scheme}://{endpoint}"
+        options["base_url" if kind == "gs" else "endpoint"] = endpoint
+        if endpoint.startswith("http://"):
+            options["allow_http"] = "true"
+    return options
 
 
-def _bounded(call: Callable[[], _T], seconds: float) -> _T:
-    """What the call returns or raises, unless that takes too long."""
-    outcome: queue.SimpleQueue[tuple[_T | None, BaseException | None]] = queue.SimpleQueue()
-
-    def run() -> None:
-        try:
-            outcome.put((call(), None))
-        except BaseException as error:
-            outcome.put((None, error))
-
-    # A daemon: a program that ends does not wait for a store that does not answer.
-    threading.Thread(target=run, name="stratalog-cold", daemon=True).start()
-    try:
-        result, error = outcome.get(timeout=seconds)
-    except queue.Empty:
-        raise TimeoutError(f"no answer within {seconds:.0f} s") from None
-    if error is not None:
-        raise error
-    return result  # type: ignore[return-value]
+def _connect(url: str, config: dict[str, str], *, stall_seconds: float) -> Any:
+    """A client of which every request takes bounded time; nothing is sent yet."""
+    place: Any = {name: value for name, value in config.items() if name != "allow_http"}
+    client: Any = {name: value for name, value in config.items() if name == "allow_http"}
+    client["connect_timeout"] = timedelta(seconds=_CONNECT_SECONDS)
+    client["read_timeout"] = timedelta(seconds=stall_seconds)
+    client["timeout"] = timedelta(seconds=_REQUEST_SECONDS)
+    patience: Any = {
+        "max_retries": _RETRIES,
+        "retry_timeout": timedelta(seconds=_RETRY_SECONDS),
+        "backoff": {"max_backoff": timedelta(seconds=1)},
+    }
+    return from_url(url, config=place, client_options=client, retry_config=patience)

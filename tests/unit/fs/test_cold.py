@@ -308,14 +308,28 @@ def test_a_directory_is_given_as_a_path_or_as_a_url(tmp_path: Path) -> None:
         ("s3://[bucket/x", "is not a URL"),
         ("s3://me:hunter2/x@bucket/prefix", "slashes in credentials as %2F"),
         ("s3://me:hunter2@bucket/x?regoin=here", "option 'regoin' .* endpoint_override"),
-        ("s3://bucket/x?allow_delayed_open=maybe", "not true or false"),
-        ("gs://bucket/x?colour=red", "is refused: .*colour"),
-        ("gs://me:hunter2@bucket/x?colour=red&secret=hunter2", "is refused: .*"),
-        ("abfss://me:hunter2@host/c/x", "abfss:// is not supported: .* Mount"),
+        ("s3://bucket/x?skip_signature=maybe", 'is refused: .*"maybe" as boolean'),
+        ("s3://bucket/x?allow_http=maybe", 'is refused: .*"maybe" as boolean'),
+        ("s3://bucket/x?timeout=9s", "option 'timeout' that is not known"),
+        ("s3://bucket/a//b", "is refused: .*empty path segment"),
+        ("s3://me@bucket/x", "before the @: only s3:// takes key:secret"),
+        ("s3://bucket/x?endpoint=http://me:hunter2@host", "endpoint .* holds an @"),
+        ("gs://bucket/x?colour=red", "option 'colour' .*: gs:// takes .*service_account"),
+        ("gs://bucket/x?secret=hunter2", "option 'secret' .* from the environment"),
+        ("gs://me:hunter2@bucket/x", "before the @: only s3:// takes key:secret"),
+        ("gs://bucket/x?service_account=/nowhere", "is refused: .*/nowhere"),
+        ("az://container/x", "is refused: .*Account must be specified"),
+        ("az://container/x?account_key=hunter2", "option 'account_key' .*: az:// takes"),
+        ("abfss://me:hunter2@host/c/x", "before the @: only s3:// takes key:secret"),
+        ("abfss://container@elsewhere/x", "is refused: .*did not match"),
+        ("wasbs://container@host/x", "no cold store is known for wasbs://.* s3://, gs://, az://"),
     ],
 )
-def test_a_location_that_cannot_be_is_refused_at_once(location: str, message: str) -> None:
+def test_a_location_that_cannot_be_is_refused_at_once(
+    location: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The message helps, and shows no password."""
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
     with pytest.raises(OptionError, match=message) as caught:
         open_cold(location, FakeDisk())
     assert "hunter2" not in str(caught.value)
@@ -340,10 +354,32 @@ def test_a_directory_that_cannot_be_looked_at_is_no_reason_not_to_open() -> None
         cold.read(NAME, 0, 1)
 
 
-def test_a_directory_does_not_load_pyarrow() -> None:
-    """Only an object store pays for its client."""
+def test_a_directory_does_not_load_a_client() -> None:
+    """Only an object store pays for it; nor does the package load pyarrow for a directory."""
     code = (
         "import sys; from stratalog.fs.cold import *; from stratalog.fs import PosixFileSystem\n"
-        "open_cold('/nowhere', PosixFileSystem()); sys.exit('pyarrow' in sys.modules)"
+        "open_cold('/nowhere', PosixFileSystem()); sys.exit(bool({'obstore', 'pyarrow'} & "
+        "{*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_an_object_store_does_not_load_pyarrow() -> None:
+    """Its client needs nothing else."""
+    code = (
+        "import sys; from stratalog.fs.cold import *; from stratalog.fs import PosixFileSystem\n"
+        "open_cold('s3://bucket', PosixFileSystem()); sys.exit('pyarrow' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az", "abfss"])
+def test_without_the_client_an_object_store_says_what_to_install(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is an extra; directories do without."""
+    monkeypatch.delitem(sys.modules, "stratalog.fs.objects", raising=False)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    with pytest.raises(OptionError, match=r"needs obstore: pip install 'stratalog\[cold\]'"):
+        open_cold(f"{scheme}://bucket/x", FakeDisk())
+    open_cold("/cold", FakeDisk())
