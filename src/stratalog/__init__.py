@@ -15,6 +15,7 @@ from stratalog.errors import (
     DiskFullError,
     FormatError,
     LockedError,
+    MemoryPressureError,
     NotAStoreError,
     OffsetOutOfRangeError,
     OptionError,
@@ -46,15 +47,24 @@ def open(
     read_only: bool = False,
     durability: Durability | str | None = None,
     shards: int | None = None,
+    memory_bytes: int | None = None,
+    cold: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Store:
     """Open the store in a directory, creating it if need be.
 
     One writer at a time; any number of readers with `read_only=True` beside it.
-    `durability` is the class of topics that did not choose one (`fsync` unless said otherwise);
-    all other options are those of `StoreOptions`.
+    `durability` is the class of topics that did not choose one (`fsync` unless said otherwise).
+    `memory_bytes` bounds what the store holds in memory. `cold` is where old segments go, a
+    directory or the URL of an object store. All other options are those of `StoreOptions`.
     """
-    given = {"durability": durability, "shards": shards, **options}
+    given = {
+        "durability": durability,
+        "shards": shards,
+        "memory_bytes": memory_bytes,
+        "cold": None if cold is None else os.fspath(cold),
+        **options,
+    }
     return Store(path, StoreOptions.build(given), read_only=read_only)
 
 
@@ -72,6 +82,7 @@ __all__ = [
     "FormatError",
     "Gap",
     "LockedError",
+    "MemoryPressureError",
     "NotAStoreError",
     "OffsetOutOfRangeError",
     "Operation",

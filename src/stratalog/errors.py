@@ -27,6 +27,7 @@
     │   ├── UnsupportedVersionError  written by a newer Stratalog
     │   └── CorruptionError        a checksum or a structure does not hold
     └── PressureError              busy; the same call may succeed later
+        └── MemoryPressureError    no memory of the budget is left right now
 
 Each message says what happened, where, and what to do about it.
 """
@@ -136,3 +137,7 @@ class CorruptionError(FormatError):
 
 class PressureError(StratalogError):
     """Too busy right now; the same call may succeed later."""
+
+
+class MemoryPressureError(PressureError):
+    """The memory budget is used up; try again when others have let go of some."""

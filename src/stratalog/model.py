@@ -141,6 +141,8 @@ class StoreStats(msgspec.Struct, frozen=True):
     """Frames read when the store was opened."""
     torn_bytes: int
     """Unfinished bytes that were cut off when the store was opened."""
+    memory: dict[str, int]
+    """Bytes that are held, by share of the memory budget."""
     checkpoints: int
     snapshots: int
     """Both since the store was opened."""

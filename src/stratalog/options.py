@@ -56,6 +56,8 @@ class StoreOptions:
     """Largest atomic batch, as it is laid out in the log."""
     disk_reserve_bytes: int = 32 * MIB
     """Appends fail with `DiskFullError` before the disk has less than this left."""
+    memory_bytes: int = 1024 * MIB
+    """What the store may hold in memory, in shares: see `stratalog.memory`."""
     tail_bytes: int = 32 * MIB
     """Memory for the records of one `ephemeral` topic; the oldest go first."""
     checkpoint_bytes: int = 32 * MIB
@@ -86,6 +88,7 @@ class StoreOptions:
         check_range("record_bytes_max", self.record_bytes_max, 1, 1 << 30)
         check_range("batch_bytes_max", self.batch_bytes_max, 1, 1 << 30)
         check_range("disk_reserve_bytes", self.disk_reserve_bytes, 0, 1 << 50)
+        check_range("memory_bytes", self.memory_bytes, MIB, 1 << 50)
         check_range("tail_bytes", self.tail_bytes, 1, 1 << 40)
         check_range("checkpoint_bytes", self.checkpoint_bytes, 1, 1 << 40)
         check_number("checkpoint_interval", self.checkpoint_interval, 0.001, SECONDS_MAX)

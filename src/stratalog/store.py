@@ -121,6 +121,8 @@ class Store:
         self._log = Log(fs, path, self.options, self.clock, replay.reader, replay.scanners)
         for topic in self._catalog.topics():
             self._log.attach(topic)
+        io_bytes = self._log.budget.limit("io")
+        replay.pool.resident_bytes_max = min(replay.pool.resident_bytes_max, io_bytes // 2)
         if self.options.cold is not None:
             replay.pool.cold = open_cold(self.options.cold, fs)
         self._upkeep = Upkeep(self._log, replay, self._catalog, self.options, self.clock)
@@ -227,6 +229,7 @@ class Store:
             self._catalog.remove(topic)
             self._handles.pop(name, None)
         topic.is_plain = False
+        topic.memory.detach()
 
     def _upkept(self) -> Upkeep:
         self.check_writable()
@@ -256,6 +259,7 @@ class Store:
             syncs=sum(shard.files.syncs for shard in shards),
             replayed_frames=self._replay.frames,
             torn_bytes=sum(tail.bytes for tail in torn),
+            memory={} if self._log is None else self._log.budget.used(),
             checkpoints=0 if upkeep is None else upkeep.checkpoints,
             snapshots=0 if upkeep is None else upkeep.snapshots,
             damage=self.damage,

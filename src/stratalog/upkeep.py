@@ -14,7 +14,13 @@ import logging
 import threading
 
 from stratalog.clock import Clock
-from stratalog.errors import ColdStoreError, StratalogError, SyncFailedError
+from stratalog.errors import (
+    ColdStoreError,
+    MemoryPressureError,
+    StratalogError,
+    SyncFailedError,
+    TooLargeError,
+)
 from stratalog.format.control import encode_floor, encode_tier
 from stratalog.format.frame import FrameType
 from stratalog.format.segment import Summary
@@ -185,7 +191,7 @@ class Upkeep:
     def _tidy(self, ratio: float) -> CompactionReport:
         """Evict, rewrite and move; what one topic's cold store refuses does not stop the rest."""
         segments = freed = rewritten = moved = 0
-        failure: ColdStoreError | None = None
+        failure: StratalogError | None = None
         now = self._clock.time_ns()
         for topic in self._catalog.topics():
             try:
@@ -194,9 +200,9 @@ class Upkeep:
                 segments, freed = segments + count, freed + size
                 rewritten += reclaim(topic, now, ratio)
                 if topic.options.compact:
-                    rewritten += compact(topic, now, ratio)
+                    rewritten += compact(topic, now, ratio, self._log.budget)
                 moved += self._move(topic)
-            except ColdStoreError as error:
+            except (ColdStoreError, MemoryPressureError, TooLargeError) as error:
                 failure = error
         try:
             self._remove_dropped()

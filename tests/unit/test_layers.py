@@ -26,7 +26,7 @@ LAYERS = [
     ["errors"],
     ["model"],
     ["options"],
-    ["clock", "metrics"],
+    ["clock", "memory", "metrics"],
     ["fs", "format"],
     ["inputs", "testing"],
     ["log"],

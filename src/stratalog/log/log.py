@@ -25,6 +25,7 @@ from stratalog.log.scan import ShardScanner, TornTail
 from stratalog.log.shard import Shard, again
 from stratalog.log.ticker import Ticker
 from stratalog.log.topic import TopicLog
+from stratalog.memory import MemoryBudget
 from stratalog.options import StoreOptions
 
 _T = TypeVar("_T")
@@ -57,6 +58,7 @@ class Log:
         self._options = options
         self._tick_lock = threading.Lock()
         self._synced_at = clock.monotonic()
+        self.budget = MemoryBudget(options.memory_bytes)
         self.torn: list[TornTail] = []
         self.shards: list[Shard] = []
         self.ended: dict[int, int] = {}
@@ -93,7 +95,8 @@ class Log:
     def attach(self, topic: TopicLog) -> None:
         """Give a topic its shard: by a stable hash of its id, so that a topic has one at a time."""
         digest = xxh3_64_intdigest(topic.id.to_bytes(8, "little"))
-        topic.attach(self.shards[digest % len(self.shards)], self._clock.time_ns, self._options)
+        shard = self.shards[digest % len(self.shards)]
+        topic.attach(shard, self._clock.time_ns, self._options, self.budget)
 
     def write_topic(self, topic: TopicLog) -> None:
         """Put a topic's options into the log, durably."""

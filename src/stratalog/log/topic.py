@@ -15,12 +15,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from stratalog.errors import (
-    TooLargeError,
-    UnknownTopicError,
-    UnsupportedVersionError,
-    UsageError,
-)
+from stratalog.errors import TooLargeError, UnknownTopicError, UnsupportedVersionError, UsageError
 from stratalog.format.codec import CODECS
 from stratalog.format.control import TopicBody, encode_reserve
 from stratalog.format.frame import HEADER_BYTES, FrameType
@@ -30,6 +25,7 @@ from stratalog.log.memory import MemoryFrames
 from stratalog.log.reader import LogReader
 from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.log.watched import Watched
+from stratalog.memory import MemoryBudget
 from stratalog.model import Durability
 from stratalog.options import StoreOptions, TopicOptions
 
@@ -129,7 +125,9 @@ class TopicLog(Watched):
         self.is_ephemeral = self.options.durability == Durability.EPHEMERAL
         self.codec = CODECS[self.options.compression]
 
-    def attach(self, shard: Shard, time_ns: Callable[[], int], options: StoreOptions) -> None:
+    def attach(
+        self, shard: Shard, time_ns: Callable[[], int], options: StoreOptions, budget: MemoryBudget
+    ) -> None:
         """Say where appends go and what time it is; a topic that is only read has neither."""
         self.shard = shard
         self.time_ns = time_ns
@@ -140,7 +138,8 @@ class TopicLog(Watched):
         self.rank = RANKS[self.options.durability or options.durability]
         if self.rank == EPHEMERAL and not self.is_ephemeral:
             self.rank = LAZY  # what was written once does not become volatile by an option
-        self.memory.bytes_max = options.tail_bytes
+        if self.is_ephemeral:
+            self.memory.attach(self, budget, options.tail_bytes)
         self.record_bytes_max = options.record_bytes_max
         room = options.log_file_bytes - HEADER_BYTES - 8
         self.batch_bytes_max = min(options.batch_bytes_max, room)
@@ -174,8 +173,8 @@ class TopicLog(Watched):
         `extras` has the optional columns this record has. Plain values of the topic's own class
         take the shorter way through `Topic.append`, which does the same with less looking around.
         """
-        if self.is_ephemeral and self.next_offset >= self.reserved:
-            self._reserve(1)
+        if self.is_ephemeral:
+            self._make_room(1, size)
         shard = self.shard
         future = None
         with shard.lock:
@@ -221,9 +220,8 @@ class TopicLog(Watched):
         topic's time has moved on since.
         """
         if self.is_ephemeral:
-            records = sum(entry.count for entry in entries)
-            if self.next_offset + records > self.reserved:
-                self._reserve(records)
+            size = sum(len(entry.body) for entry in entries)
+            self._make_room(sum(entry.count for entry in entries), size)
         shard = self.shard
         with shard.lock:
             self._check()
@@ -328,9 +326,14 @@ class TopicLog(Watched):
         for name, item in extras.items():
             pending.extras.setdefault(name, {})[index] = item
 
-    def _reserve(self, records: int) -> None:
-        """Let the log know, durably, up to where offsets may have been given out."""
-        self._write_reserve(max(records, _RESERVE))
+    def _make_room(self, records: int, size: int) -> None:
+        """See that an ephemeral topic has memory for records, and offsets to give them.
+
+        The log has to know, durably, up to where offsets may have been given out.
+        """
+        self.memory.make_room(size)
+        if self.next_offset + records > self.reserved:
+            self._write_reserve(max(records, _RESERVE))
 
     def release_reserve(self) -> None:
         """On a clean close: the next offset exactly, so that nothing is skipped."""
@@ -371,9 +374,7 @@ class TopicLog(Watched):
             return
         slot, length = self.memory.add(entry)
         self.index.add(entry.base_offset, entry.count, MEMORY, slot, length, entry.max_timestamp)
-        if self.memory.bytes > self.memory.bytes_max:
-            # On a copy: a reader goes on with the index it holds, and finds the slots it comes too
-            # late for gone.
+        if self.memory.held_bytes > self.memory.bytes_max:
             self.index, self.earliest = self.memory.drop_oldest(self.index)
         self._advance(entry.base_offset + entry.count)
 

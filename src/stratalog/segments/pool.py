@@ -63,7 +63,7 @@ class SegmentPool:
         """Where the cold segments are, as far as the log knows."""
         self._lock = threading.Lock()
         self._loaded: OrderedDict[Segment, Loaded] = OrderedDict()
-        self._resident_bytes_max = resident_bytes_max
+        self.resident_bytes_max = resident_bytes_max
         self._resident_bytes = 0
         self._executor: ThreadPoolExecutor | None = None
 
@@ -144,7 +144,7 @@ class SegmentPool:
         """So many bytes of maps were touched."""
         with self._lock:
             self._resident_bytes += length
-            if self._resident_bytes < self._resident_bytes_max:
+            if self._resident_bytes < self.resident_bytes_max:
                 return
             self._resident_bytes = 0
             loaded = list(self._loaded.values())

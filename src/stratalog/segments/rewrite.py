@@ -21,11 +21,15 @@ from pyroaring import BitMap64
 from stratalog.format.batch import Batch
 from stratalog.format.merge import Part, merge
 from stratalog.log.topic import TopicLog
+from stratalog.memory import MemoryBudget
 from stratalog.model import Gap, Operation
 from stratalog.segments.checkpoint import BATCH_BYTES
 from stratalog.segments.read import deleted_mask, read_batches
 from stratalog.segments.segment import Segment, Slice
 from stratalog.segments.writer import SegmentWriter
+
+# What a key takes besides its bytes: an object, and its place in a set.
+_KEY_BYTES = 100
 
 Mask = npt.NDArray[np.bool_]
 Dead = Callable[[Slice], "Mask | None"]
@@ -55,10 +59,11 @@ def reclaim(topic: TopicLog, now: int, dead_ratio: float) -> int:
     return freed
 
 
-def compact(topic: TopicLog, now: int, dirty_ratio: float) -> int:
+def compact(topic: TopicLog, now: int, dirty_ratio: float, budget: MemoryBudget) -> int:
     """Keep the last record of every key; returns the bytes that came back.
 
-    Only if at least so much of the topic is new since the last time.
+    Only if at least so much of the topic is new since the last time. All keys are in memory
+    meanwhile: raises `MemoryPressureError` if that is more than the store may hold.
     """
     history = topic.history
     segments = [segment for segment in history.chain.segments if not segment.is_open]
@@ -66,7 +71,11 @@ def compact(topic: TopicLog, now: int, dirty_ratio: float) -> int:
     new = sum(s.summary.bytes for s in segments if s.first >= history.compacted_below)
     if not new or new < dirty_ratio * total:
         return 0
-    replaced = _replaced(topic, segments, now)
+    keys = _Keys(budget)
+    try:
+        replaced = _replaced(topic, segments, now, keys)
+    finally:
+        keys.release()
     freed = 0
 
     def dead(part: Slice) -> Mask | None:
@@ -80,22 +89,47 @@ def compact(topic: TopicLog, now: int, dirty_ratio: float) -> int:
     return freed
 
 
-def _replaced(topic: TopicLog, segments: list[Segment], now: int) -> BitMap64:
+class _Keys:
+    """Keys that were seen, within the memory budget."""
+
+    def __init__(self, budget: MemoryBudget) -> None:
+        self._budget = budget
+        self._bytes = 0
+        self.seen: set[bytes | None] = set()
+
+    def grow(self, count: int, size: int) -> None:
+        """So many keys, of so many bytes together, are about to be added."""
+        total = size + count * _KEY_BYTES
+        self._budget.ensure("io", total)
+        self._budget.add("io", total)
+        self._bytes += total
+
+    def release(self) -> None:
+        """They are no longer needed."""
+        self._budget.add("io", -self._bytes)
+        self._bytes = 0
+
+
+def _replaced(topic: TopicLog, segments: list[Segment], now: int, keys: _Keys) -> BitMap64:
     """Offsets in sealed segments that a later record of the same key replaces."""
-    seen: set[bytes | None] = set()
+    seen = keys.seen
     replaced = BitMap64()
     grace_ns = round(topic.options.tombstone_seconds * 10**9)
     start = segments[-1].end
     for part in read_batches(topic, start, topic.committed):
         if not isinstance(part, Gap):
-            seen.update(part.batch.keys(part.first, part.end))
+            new = set(part.batch.keys(part.first, part.end)) - seen
+            keys.grow(len(new), sum(len(key or b"") for key in new))
+            seen |= new
     for segment in reversed(segments):
         for part in reversed(list(segment.batches(segment.first, segment.end))):
-            keys = part.batch.keys(part.first, part.end)
+            own = part.batch.keys(part.first, part.end)
+            new = set(own) - seen
+            keys.grow(len(new), sum(len(key or b"") for key in new))
             offsets = part.batch.offsets(part.first, part.end).tolist()
             gone = _tombstones(part, now - grace_ns)
-            for index in range(len(keys) - 1, -1, -1):
-                key = keys[index]
+            for index in range(len(own) - 1, -1, -1):
+                key = own[index]
                 if key is None:
                     continue
                 if key in seen:
