@@ -3,8 +3,10 @@
 Contract, for every implementation:
 - `pwrite` writes all bytes or raises; after a raise any part of them may be in the file.
 - Written bytes may be lost, torn or reordered by a crash until `fdatasync` of that file returns.
-- A created, renamed or unlinked name may be undone by a crash until `sync_dir` of its directory
-  returns, even when the file's own bytes were synced.
+- A created, linked, renamed or unlinked name may be undone by a crash until `sync_dir` of its
+  directory returns, even when the file's own bytes were synced.
+- A linked file is one file with two names: what is written by one is read by the other, and it is
+  gone with the last of them. So only files that never change again are linked.
 - Once `fdatasync` raised, nothing written before it may be trusted: the kernel may have dropped
   the dirty pages and will report success next time.
 - `promise` says nothing to a disk. It is where the engine states "I am about to tell a caller
@@ -75,6 +77,12 @@ class FileSystem(Protocol):
 
     def rename(self, source: str, target: str) -> None:
         """Replace `target` by `source` atomically."""
+
+    def link(self, source: str, target: str) -> None:
+        """Give a file a second name, which must not be taken; raises `OSError` where it cannot be.
+
+        Another device, a file system without links, or too many of them: the caller then copies.
+        """
 
     def unlink(self, path: str) -> None:
         """Remove a file; fine when it is gone already."""

@@ -139,6 +139,9 @@ class PosixFileSystem:
     def rename(self, source: str, target: str) -> None:
         os.rename(source, target)
 
+    def link(self, source: str, target: str) -> None:
+        os.link(source, target)
+
     def unlink(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

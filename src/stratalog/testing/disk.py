@@ -98,11 +98,26 @@ class FakeDisk:
                 raise os_error(errno.EISDIR, target)
             if inode is None:
                 raise os_error(errno.ENOENT, source)
+            if new_directory.live.get(new_name) is inode:
+                return  # two names of one file: POSIX leaves both
             if old_directory is not new_directory:
                 new_directory.change((new_name, inode))
                 old_directory.change((old_name, None))
-            elif old_name != new_name:
+            else:
                 new_directory.change((new_name, inode), (old_name, None))
+
+    def link(self, source: str, target: str) -> None:
+        with self._lock:
+            self._step("link", source)
+            old_directory, old_name = self._parent(source)
+            new_directory, new_name = self._parent(target)
+            inode = old_directory.live.get(old_name)
+            if inode is None:
+                is_directory = old_name in old_directory.directories
+                raise os_error(errno.EPERM if is_directory else errno.ENOENT, source)
+            if new_name in new_directory.live or new_name in new_directory.directories:
+                raise os_error(errno.EEXIST, target)
+            new_directory.change((new_name, inode))
 
     def unlink(self, path: str) -> None:
         with self._lock:
@@ -159,7 +174,9 @@ class FakeDisk:
             raise ValueError(f"damage is random, keep or drop, not {damage!r}")
         random = Random(seed)
         after = FakeDisk(crash_after=crash_after, capacity_bytes=self.capacity_bytes)
-        survivors: dict[int, Inode] = {}  # a file caught between two directories may have two names
+        survivors: dict[
+            int, Inode
+        ] = {}  # a file may have two names, by a link or caught in a rename
         with self._lock:
             for path, directory in sorted(self._directories.items()):
                 names = {}

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from stratalog.fs import File, FileSystem, Lock, Mode
 
-_OF_NAMES = "open create listdir makedirs rename unlink sync_dir lock free_bytes"
+_OF_NAMES = "open create listdir makedirs rename link unlink sync_dir lock free_bytes"
 _OF_FILES = "pread pwrite preallocate truncate fdatasync size mmap"
 
 OPERATIONS = frozenset(f"{_OF_NAMES} {_OF_FILES}".split())
@@ -31,7 +31,7 @@ OPERATIONS = frozenset(f"{_OF_NAMES} {_OF_FILES}".split())
 class Fault:
     """One error: the `call`-th matching call from when the fault was added, or all from there.
 
-    `path_contains` leaves other paths uncounted; of a rename either path may match.
+    `path_contains` leaves other paths uncounted; of a rename or link either path may match.
     `short` bytes of a `pwrite` are written before it fails.
     """
 
@@ -90,6 +90,10 @@ class FaultFs:
     def rename(self, source: str, target: str) -> None:
         self._meet("rename", source, target)
         self.inner.rename(source, target)
+
+    def link(self, source: str, target: str) -> None:
+        self._meet("link", source, target)
+        self.inner.link(source, target)
 
     def unlink(self, path: str) -> None:
         self._meet("unlink", path)

@@ -2,10 +2,11 @@
 
 Rules, each checked before the call is passed on:
 - a promise covers no byte that was written and not synced since;
-- a promise is for a file whose name was made durable by a sync of its directory;
-- a file is renamed only when all its written bytes are synced;
-- after a failed sync of a file it is not written, renamed or promised: its bytes are unknown
-  (it may be read, cut, removed, or replaced by another file);
+- a promise is for a file whose every name was made durable by a sync of its directory;
+- a file is renamed or linked only when all its written bytes are synced;
+- a file that was linked, and so has two names, is not written or cut: it never changes again;
+- after a failed sync of a file it is not written, renamed, linked or promised, as its bytes are
+  unknown (it may be read, cut, removed, or replaced by another file);
 - bytes that were promised are not written over, until the file was renamed (recycled) or cut.
 
 Owns: for every file named since the monitor was made, what is not synced and what was promised.
@@ -34,11 +35,11 @@ class OrderingViolation(AssertionError):
 class _State:
     """What is known of one file, whatever it is called and however often it is open."""
 
-    path: str
+    # Its names, each with the moment it got it; None once the directory was synced.
+    names: dict[str, int | None]
     # (moment, position) of writes not yet synced, both ascending: an older write at or behind a
     # newer one's position adds nothing, so the first entry is the lowest position.
     unsynced: list[tuple[int, int]] = field(default_factory=list)
-    named_at: int | None = None  # when it got its name; None once the directory was synced
     promised_end: int = 0
     is_sync_failed: bool = False
 
@@ -64,8 +65,8 @@ class MonitorFs:
             file = self.inner.open(path, mode)
             key = os.path.abspath(path)
             if mode == "create":
-                self._states[key] = _State(key, named_at=self._tick())
-            state = self._states.setdefault(key, _State(key))
+                self._states[key] = _State({key: self._tick()})
+            state = self._states.setdefault(key, _State({key: None}))
             return MonitorFile(self, file, state)
 
     def listdir(self, path: str) -> list[str]:
@@ -77,24 +78,29 @@ class MonitorFs:
     def rename(self, source: str, target: str) -> None:
         old, new = os.path.abspath(source), os.path.abspath(target)
         with self._lock:
-            state = self._states.get(old) or _State(old)
-            self._require_synced(state, f"rename to {target}")
-            if state.unsynced:
-                self._violate(
-                    state, f"renamed to {target} with bytes from {state.unsynced[0][1]} unsynced"
-                )
+            state = self._states.get(old) or _State({old: None})
+            self._require_all_synced(state, f"renamed to {target}")
             self.inner.rename(source, target)
-            if old != new:
-                self._states.pop(old, None)
+            if self._states.get(new) is not state:  # two names of one file both stay
+                self._forget(new)
+                self._forget(old)
                 self._states[new] = state
-                state.path = new
-                state.named_at = self._tick()
+                state.names[new] = self._tick()
                 state.promised_end = 0
+
+    def link(self, source: str, target: str) -> None:
+        old, new = os.path.abspath(source), os.path.abspath(target)
+        with self._lock:
+            state = self._states.setdefault(old, _State({old: None}))
+            self._require_all_synced(state, f"linked to {target}")
+            self.inner.link(source, target)
+            self._states[new] = state
+            state.names[new] = self._tick()
 
     def unlink(self, path: str) -> None:
         with self._lock:
             self.inner.unlink(path)
-            self._states.pop(os.path.abspath(path), None)
+            self._forget(os.path.abspath(path))
 
     def sync_dir(self, path: str) -> None:
         key = os.path.abspath(path)
@@ -103,12 +109,10 @@ class MonitorFs:
         self.inner.sync_dir(path)
         with self._lock:
             for state in self._states.values():
-                if (
-                    state.named_at is not None
-                    and state.named_at < began
-                    and os.path.dirname(state.path) == key
-                ):
-                    state.named_at = None
+                for name, named_at in state.names.items():
+                    is_older = named_at is not None and named_at < began
+                    if is_older and os.path.dirname(name) == key:
+                        state.names[name] = None
 
     def lock(self, path: str, holder: str) -> Lock:
         return self.inner.lock(path, holder)
@@ -126,7 +130,7 @@ class MonitorFs:
                 self._violate(
                     state, f"promised up to {end} with bytes from {state.unsynced[0][1]} unsynced"
                 )
-            if state.named_at is not None:
+            if any(named_at is not None for named_at in state.names.values()):
                 self._violate(state, f"promised up to {end} before its directory was synced")
             state.promised_end = max(state.promised_end, end)
         self.inner.promise(file.inner, end)
@@ -135,18 +139,34 @@ class MonitorFs:
         self._moment += 1
         return self._moment
 
+    def _forget(self, name: str) -> None:
+        """A name no longer stands for the file it stood for."""
+        state = self._states.pop(name, None)
+        if state is not None:
+            state.names.pop(name, None)
+
+    def _require_all_synced(self, state: _State, what: str) -> None:
+        self._require_synced(state, what)
+        if state.unsynced:
+            self._violate(state, f"{what} with bytes from {state.unsynced[0][1]} unsynced")
+
+    def _require_one_name(self, state: _State, what: str) -> None:
+        if len(state.names) > 1:
+            self._violate(state, f"{what}, though it was linked and has {len(state.names)} names")
+
     def _require_synced(self, state: _State, what: str) -> None:
         if state.is_sync_failed:
             self._violate(state, f"{what} after a sync of it failed")
 
     def _violate(self, state: _State, what: str) -> NoReturn:
-        text = f"{state.path}: {what}"
+        text = f"{' and '.join(state.names) or 'a file without a name'}: {what}"
         self.violations.append(text)
         raise OrderingViolation(text)
 
     def _before_write(self, state: _State, position: int, length: int) -> None:
         with self._lock:
             self._require_synced(state, f"write at {position}")
+            self._require_one_name(state, f"write at {position}")
             if length and position < state.promised_end:
                 self._violate(
                     state, f"write at {position}, below the promised end {state.promised_end}"
@@ -161,6 +181,10 @@ class MonitorFs:
             while state.unsynced and state.unsynced[-1][1] >= position:
                 state.unsynced.pop()
             state.unsynced.append((self._tick(), position))
+
+    def _before_cut(self, state: _State, size: int) -> None:
+        with self._lock:
+            self._require_one_name(state, f"cut to {size}")
 
     def _cut(self, state: _State, size: int) -> None:
         with self._lock:
@@ -209,6 +233,7 @@ class MonitorFile:
             self._fs._wrote(self._state, position, length)
 
     def truncate(self, size: int) -> None:
+        self._fs._before_cut(self._state, size)
         self.inner.truncate(size)
         self._fs._cut(self._state, size)
 

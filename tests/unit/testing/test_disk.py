@@ -80,6 +80,16 @@ def _steps(fs: FileSystem, root: str) -> list[object]:
     fs.rename(f"{root}/x/a", f"{root}/x/b")
     fs.rename(f"{root}/x/b", f"{root}/x/b")
     seen += [fs.listdir(f"{root}/x"), fs.listdir(f"{root}/none"), file.pread(5, 0)]
+    attempt(lambda: fs.link(f"{root}/x/none", f"{root}/x/d"))
+    attempt(lambda: fs.link(f"{root}/x/y", f"{root}/x/d"))
+    attempt(lambda: fs.link(f"{root}/x/b", f"{root}/none/d"))
+    attempt(lambda: fs.link(f"{root}/x/b", f"{root}/x/y"))
+    fs.link(f"{root}/x/b", f"{root}/x/y/d")
+    attempt(lambda: fs.link(f"{root}/x/b", f"{root}/x/y/d"))
+    file.pwrite([b"seen by both"], 0)
+    fs.rename(f"{root}/x/b", f"{root}/x/y/d")  # two names of one file: nothing happens
+    seen += [fs.listdir(f"{root}/x"), fs.open(f"{root}/x/y/d", "read").pread(12, 0)]
+    fs.unlink(f"{root}/x/y/d")
     fs.rename(f"{root}/x/b", f"{root}/x/y/c")
     fs.unlink(f"{root}/x/y/c")
     file.pwrite([b"J"], 0)
@@ -352,6 +362,34 @@ def test_a_rename_between_directories_may_leave_both_names_or_none() -> None:
     assert all(image["/d/a"] == image["/e/b"] for image in images if len(image) == 2)
 
 
+def test_a_link_is_there_or_not_and_both_names_are_one_file() -> None:
+    """The new name needs a sync of its own directory; pending bytes have one fate, not two."""
+    disk = _disk()
+    disk.makedirs("/e")
+    file = _durable_file(disk, "/d/a", b"x")
+    file.pwrite([b"pending" * 500], 1)
+    disk.link("/d/a", "/e/b")
+    images = [disk.crash(seed).image() for seed in SEEDS]
+    assert {tuple(sorted(image)) for image in images} == {("/d/a",), ("/d/a", "/e/b")}
+    assert all(image["/d/a"] == image["/e/b"] for image in images if len(image) == 2)
+    file.fdatasync()
+    disk.sync_dir("/e")
+    assert _outcomes(disk, "/e/b") == {b"x" + b"pending" * 500}
+
+
+def test_a_linked_file_outlives_either_name() -> None:
+    """Its bytes take space once, until the last name goes; what replaces one spares the other."""
+    disk = _disk(capacity_bytes=100)
+    _durable_file(disk, "/d/a", b"0123456789")
+    disk.link("/d/a", "/d/b")
+    assert disk.free_bytes("/d") == 90
+    _durable_file(disk, "/d/other", b"new")
+    disk.rename("/d/other", "/d/a")
+    assert disk.image() == {"/d/a": b"new", "/d/b": b"0123456789"}
+    disk.unlink("/d/b")
+    assert disk.free_bytes("/d") == 97
+
+
 def test_directories_are_durable_at_once() -> None:
     """makedirs syncs what it makes, so a crash keeps the whole path."""
     disk = FakeDisk()
@@ -417,6 +455,7 @@ def _every_change(disk: FakeDisk) -> None:
     file.truncate(5)
     file.fdatasync()
     disk.rename("/d/a", "/d/b")
+    disk.link("/d/b", "/d/c")
     disk.unlink("/d/b")
 
 
@@ -428,7 +467,7 @@ def test_each_change_counts_one_operation_and_reads_count_none() -> None:
     """The count is what a sweep over crash points runs through."""
     disk = FakeDisk()
     _every_change(disk)
-    assert disk.operations == 10
+    assert disk.operations == 11
     file = disk.open("/d/lock", "read")
     file.pread(1, 0)
     file.size()
@@ -436,20 +475,20 @@ def test_each_change_counts_one_operation_and_reads_count_none() -> None:
     disk.listdir("/d")
     disk.free_bytes("/d")
     disk.promise(file, 0)
-    assert disk.operations == 10
+    assert disk.operations == 11
 
 
 def test_the_operation_past_the_crash_point_is_not_performed() -> None:
     """Exactly `crash_after` operations happen: every crash point leaves a state of its own."""
     states = []
-    for crash_after in range(10):
+    for crash_after in range(11):
         disk = FakeDisk(crash_after=crash_after)
         with pytest.raises(Crashed):
             _every_change(disk)
         assert disk.operations == crash_after
         assert disk.is_crashed
         states.append(_state(disk))
-    finished = FakeDisk(crash_after=10)
+    finished = FakeDisk(crash_after=11)
     _every_change(finished)
     states.append(_state(finished))
     assert states[0] == _state(FakeDisk())

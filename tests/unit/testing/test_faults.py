@@ -135,6 +135,7 @@ _CALLS: dict[str, Callable[[FaultFs, File], object]] = {
     "listdir": lambda fs, _: fs.listdir("/d"),
     "makedirs": lambda fs, _: fs.makedirs("/e"),
     "rename": lambda fs, _: fs.rename("/d/a", "/d/b"),
+    "link": lambda fs, _: fs.link("/d/a", "/d/b"),
     "unlink": lambda fs, _: fs.unlink("/d/a"),
     "sync_dir": lambda fs, _: fs.sync_dir("/d"),
     "lock": lambda fs, _: fs.lock("/d/lock", "me"),

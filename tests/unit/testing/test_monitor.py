@@ -331,3 +331,61 @@ def test_a_monitor_works_on_the_real_disk(tmp_path: Path) -> None:
     fs.sync_dir(f"{tmp_path}/")
     fs.promise(file, 2)
     assert fs.open(f"{tmp_path}/a", "read").pread(9, 0) == b"xy"
+
+
+def test_a_link_of_unsynced_bytes_is_a_violation_and_does_not_happen(fs: MonitorFs) -> None:
+    """Who finds the second name must find what the file is meant to hold."""
+    file = _durable_file(fs, "/d/a")
+    file.pwrite([b"more"], 10)
+    with _violation(fs, "linked to /d/b with bytes from 10 unsynced"):
+        fs.link("/d/a", "/d/b")
+    assert fs.listdir("/d") == ["a"]
+
+
+def test_a_link_after_a_failed_sync_is_a_violation(fs: MonitorFs, faults: FaultFs) -> None:
+    """Nobody knows what the file holds."""
+    file = _durable_file(fs, "/d/a")
+    faults.add(Fault(operation="fdatasync"))
+    with pytest.raises(OSError, match="Input/output"):
+        file.fdatasync()
+    with _violation(fs, "after a sync of it failed"):
+        fs.link("/d/a", "/d/b")
+
+
+def test_a_linked_file_is_promised_when_both_its_names_are_durable(fs: MonitorFs) -> None:
+    """Each name needs a sync of its own directory."""
+    fs.makedirs("/e")
+    _durable_file(fs, "/d/a")
+    fs.link("/d/a", "/e/b")
+    linked = fs.open("/e/b", "read")
+    fs.sync_dir("/d")
+    with _violation(fs, "before its directory was synced"):
+        fs.promise(linked, 10)
+    fs.sync_dir("/e")
+    fs.promise(linked, 10)
+
+
+def test_a_linked_file_is_not_changed(fs: MonitorFs) -> None:
+    """By neither name, as long as there are two."""
+    file = _durable_file(fs, "/d/a")
+    fs.link("/d/a", "/d/b")
+    with _violation(fs, "/d/a and /d/b: write at 10, though it was linked"):
+        file.pwrite([b"x"], 10)
+    with _violation(fs, "cut to 0, though it was linked"):
+        fs.open("/d/b", "write").truncate(0)
+    fs.unlink("/d/b")
+    file.pwrite([b"x"], 10)
+    assert file.pread(20, 0) == b"0123456789x"
+
+
+def test_a_name_of_a_linked_file_may_go_to_another(fs: MonitorFs) -> None:
+    """What replaces one name leaves the other as it is, with one name to its own."""
+    old = _durable_file(fs, "/d/a")
+    fs.link("/d/a", "/d/b")
+    fs.rename("/d/a", "/d/b")  # nothing happens: it is the same file
+    with _violation(fs, "though it was linked"):
+        old.pwrite([b"x"], 10)
+    _durable_file(fs, "/d/c", b"new")
+    fs.rename("/d/c", "/d/a")
+    old.pwrite([b"x"], 10)
+    assert fs.open("/d/b", "read").pread(20, 0) == b"0123456789x"
