@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from xxhash import xxh3_64_intdigest
@@ -129,6 +130,18 @@ class Log:
         for number, shard in enumerate(self.shards):
             with shard.commit_lock:
                 positions[number] = shard.files.first_lsn + shard.files.synced
+        return positions
+
+    def freeze(self, look: Callable[[Shard], None]) -> dict[int, int]:
+        """Sync, and say per shard where its log ends then; `look` is called at that very moment."""
+        positions = dict(self.ended)
+
+        def note(number: int, shard: Shard) -> None:
+            positions[number] = shard.files.lsn
+            look(shard)
+
+        for number, shard in enumerate(self.shards):
+            shard.sync(partial(note, number, shard))
         return positions
 
     def release(self, positions: Mapping[int, int]) -> int:

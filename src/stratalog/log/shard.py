@@ -128,8 +128,11 @@ class Shard:
             self._sync_behind()
         return self.group.is_relaxed or self.files.synced != self.files.position
 
-    def sync(self) -> None:
-        """Write and sync everything that was accepted so far; raises what went wrong."""
+    def sync(self, then: Callable[[], None] | None = None) -> None:
+        """Write and sync everything that was accepted so far; raises what went wrong.
+
+        `then` is called when all that was written is durable, and before anything else is.
+        """
         with self.lock:
             self.check()
             group = self.group
@@ -146,6 +149,8 @@ class Shard:
             except SyncFailedError as error:
                 self._fail(Group(), error)
                 raise
+            if then is not None:
+                then()
 
     def _sync_behind(self) -> None:
         """Sync what is written, while appends go on: no lock is held meanwhile."""
