@@ -10,11 +10,14 @@ Concurrency: `_lock` is held for a whole round; appends and reads never take it.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
+from collections.abc import Iterator
 
 from stratalog.clock import Clock
 from stratalog.errors import (
+    ClosedError,
     ColdStoreError,
     MemoryPressureError,
     StratalogError,
@@ -87,6 +90,8 @@ class Upkeep:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
+        with self._lock:
+            pass  # a backup in another thread needs the store until it is done
 
     def _look(self) -> None:
         """Called by the ticker: is there enough to do?"""
@@ -149,6 +154,19 @@ class Upkeep:
             report = self._tidy(_RATIO_MIN)
             self._snapshot()
             return report
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Checkpoint, make a snapshot, and stand still until the block is left.
+
+        Until then no segment, snapshot or log file is changed, moved or given up.
+        """
+        with self._lock:
+            if self._is_stopped:
+                raise ClosedError(f"{self.root} is closed: open it again with stratalog.open()")
+            self._checkpoint()
+            self._snapshot()
+            yield
 
     def finish(self) -> None:
         """On a clean close: leave so little in the log that the next open is immediate."""

@@ -22,9 +22,10 @@ _POLL_SECONDS = 0.02
 class View:
     """What a directory holds, refreshed on demand."""
 
-    def __init__(self, fs: FileSystem, root: str) -> None:
+    def __init__(self, fs: FileSystem, root: str, store_file: StoreFile | None = None) -> None:
+        """`store_file` is given for a directory that is not a store yet, and is to become one."""
         self._lock = threading.Lock()
-        self.store_file = read_store_file(fs, root)
+        self.store_file = read_store_file(fs, root) if store_file is None else store_file
         self.replay = Replay(fs, root, self.store_file.identity)
         self.replay.refresh = self.refresh
         for topic in self.replay.topics.values():
