@@ -150,3 +150,22 @@ class StoreStats(msgspec.Struct, frozen=True):
     """Why the store takes no writes, if it does not."""
     upkeep: str | None
     """What went wrong in the background, if anything did; it is tried again."""
+
+
+class BackupReport(msgspec.Struct, frozen=True):
+    """What a backup did."""
+
+    path: str
+    topics: int
+    records: int
+    bytes_linked: int
+    """Of sealed segments that are one file with two names, and took no space."""
+    bytes_copied: int
+    files: int
+    positions: dict[int, int]
+    """Per shard, the lsn up to which the copy has the log."""
+    cold_segments: int
+    """Segments that are not in the copy: it reads them from the same cold store."""
+    cold: str
+    """Address of that cold store; empty if none of it is needed."""
+    duration_seconds: float

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
+from stratalog.backup import Progress, Source, back_up
 from stratalog.clock import Clock, SystemClock
 from stratalog.errors import (
     ClosedError,
@@ -33,7 +34,7 @@ from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import open_cold
 from stratalog.log.log import Log
 from stratalog.log.topic import TopicLog
-from stratalog.model import CompactionReport, Durability, StoreStats
+from stratalog.model import BackupReport, CompactionReport, Durability, StoreStats
 from stratalog.options import StoreOptions, TopicOptions
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.deletes import delete
@@ -230,6 +231,22 @@ class Store:
             self._handles.pop(name, None)
         topic.is_plain = False
         topic.memory.detach()
+
+    def backup(
+        self, path: str | os.PathLike[str], *, progress: Progress | None = None
+    ) -> BackupReport:
+        """Make a consistent copy while appends go on, in a new or empty directory.
+
+        Restoring is opening it: it is a store of its own, with the same identity and records.
+        `progress` is called with the bytes that are done and the bytes in all.
+        """
+        upkeep = self._upkept()
+        assert self._log is not None
+        source = Source(
+            self._fs, self.path, self._store_file, self._log, self._replay, self._catalog, upkeep,
+            self.clock, self.options.disk_reserve_bytes,
+        )  # fmt: skip
+        return back_up(source, os.fspath(path), progress)
 
     def _upkept(self) -> Upkeep:
         self.check_writable()

@@ -34,6 +34,7 @@ LAYERS = [
     ["projections"],
     ["upkeep", "view"],
     ["reading"],
+    ["backup"],
     ["topic", "queue", "group", "table", "series"],
     ["store"],
     [""],  # the package itself: open() and the public names
