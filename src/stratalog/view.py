@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
+from stratalog.format.store import StoreFile
 from stratalog.fs import FileSystem
 from stratalog.log.topic import TopicLog
 from stratalog.projections.catalog import Catalog

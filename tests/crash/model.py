@@ -52,6 +52,10 @@ class Session:
         self.monitor: MonitorFs
         self.store: Store
         self._pending: list[tuple[str, int]] = []
+        self.copies: dict[str, dict[str, list[Fields]]] = {}
+        """What each backup must hold, if it is a store at all."""
+        self.finished: set[str] = set()
+        """Backups that returned."""
 
     def open(self, **options: Any) -> None:
         """Open the store with small files, so that little data makes many of them."""
@@ -164,6 +168,16 @@ class Session:
     def snapshot(self) -> None:
         """Checkpoint, and give up the log behind it."""
         self.store.snapshot()
+        self._all_durable()
+
+    def backup(self, target: str) -> None:
+        """Copy the store, which makes everything durable."""
+        self.copies[target] = {
+            name: [] if model.is_ephemeral else list(model.sent)
+            for name, model in self.topics.items()
+        }
+        self.store.backup(target)
+        self.finished.add(target)
         self._all_durable()
 
     def _topic(self, name: str) -> tuple[Topic, TopicModel]:

@@ -278,6 +278,22 @@ def drops(session: Session) -> None:
     session.compact()
 
 
+def backups(session: Session) -> None:
+    """Copies of a store with sealed and open segments, snapshots and a log that is recycled."""
+    session.open(shards=2)
+    session.create("small", segment_records=5)
+    session.create("ticks", durability="ephemeral")
+    for number in range(2):
+        session.append_many("small", [bytes([number]) * 700] * 7)
+        session.append("ticks", b"tick")
+        session.append("orders", b"relaxed %d" % number, durability="disk")
+        session.backup(f"/copy-{number}")
+        session.append("orders", b"after")
+        session.append_many("small", [bytes([number]) * 900] * 6)
+        session.snapshot()
+    session.append("small", b"last")
+
+
 CATALOGUE: list[Workload] = [
     single_appends,
     batches_over_rotations,
@@ -300,4 +316,5 @@ CATALOGUE: list[Workload] = [
     compactions,
     cold_segments,
     drops,
+    backups,
 ]
