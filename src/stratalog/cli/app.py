@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import stratalog
-from stratalog.cli import demo, look, write
+from stratalog.cli import demo, keep, look, write
 from stratalog.errors import (
     ConflictError,
     FormatError,
@@ -104,6 +104,7 @@ app.command("read")(look.read)
 app.command("tail")(look.tail)
 app.command("topics")(look.topics)
 app.command("stats")(look.stats)
+app.command("backup")(keep.backup)
 
 
 def run() -> None:
