@@ -84,6 +84,7 @@ class MonitorFs:
             if self._states.get(new) is not state:  # two names of one file both stay
                 self._forget(new)
                 self._forget(old)
+                state.names.pop(old, None)  # one that was there before the monitor too
                 self._states[new] = state
                 state.names[new] = self._tick()
                 state.promised_end = 0

@@ -389,3 +389,13 @@ def test_a_name_of_a_linked_file_may_go_to_another(fs: MonitorFs) -> None:
     fs.rename("/d/c", "/d/a")
     old.pwrite([b"x"], 10)
     assert fs.open("/d/b", "read").pread(20, 0) == b"0123456789x"
+
+
+def test_a_renamed_file_has_one_name_whoever_made_it(faults: FaultFs) -> None:
+    """A recycled log file of an earlier process was taken for a linked one once."""
+    faults.makedirs("/d")
+    faults.open("/d/a", "create").close()
+    fs = MonitorFs(faults)
+    fs.rename("/d/a", "/d/b")
+    fs.open("/d/b", "write").pwrite([b"x"], 0)
+    fs.check()
