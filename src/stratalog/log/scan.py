@@ -122,6 +122,9 @@ class ShardScanner:
         lsns = self._files()
         if self._file is None and lsns:
             self._begin(lsns)
+        elif self._file is None and self._start_lsn and not self.damages:
+            reason = f"its log files, which went on from lsn {self._start_lsn}, are missing"
+            self.damages.append(Damage(self.directory, 0, 0, reason))
         elif self._file is not None and self.first_lsn not in lsns:
             raise ReleasedError(self._file.path)
         for lsn in lsns:

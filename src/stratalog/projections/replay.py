@@ -98,6 +98,8 @@ class Replay:
         history.lost = decode_offsets(state.lost)
         history.restore(decode_summaries(state.segments), state.checkpointed)
         topic.resume(state.next_offset, state.last_timestamp)
+        if history.lost:
+            topic.resume(history.lost.max() + 1, 0)
         if topic.is_ephemeral:
             topic.earliest = topic.reserved = topic.next_offset
         self._touched.add(topic)
@@ -113,6 +115,13 @@ class Replay:
         self.next_topic_id = max(self.next_topic_id, id + 1)
         topic = TopicLog(id, self.reader, History(self.pool, id))
         topic.history.refresh = self.refresh
+        return topic
+
+    def adopt(self, id: int) -> TopicLog:
+        """A topic of which nothing is known but its id: for a repair that found its files."""
+        topic = self._topic(id)
+        topic.history.is_stale = True
+        self._finish(topic)
         return topic
 
     def new_topic(self) -> TopicLog:
@@ -140,9 +149,10 @@ class Replay:
 
     def _scan(self) -> None:
         starts = {} if self.snapshot is None else self.snapshot.log.shards
-        for name in self._fs.listdir(log_path(self._root)):
-            number = parse_shard(name)
-            if number is not None and number not in self.scanners:
+        found = {parse_shard(name) for name in self._fs.listdir(log_path(self._root))}
+        # A shard that the snapshot knows must be there, or its log would begin again at 0.
+        for number in sorted(number for number in found | set(starts) if number is not None):
+            if number not in self.scanners:
                 directory = shard_path(self._root, number)
                 self.scanners[number] = ShardScanner(self._fs, directory, starts.get(number, 0))
         for scanner in self.scanners.values():

@@ -46,6 +46,8 @@ def apply(topic: TopicLog, type: int, base_offset: int, body: bytes) -> None:
         history.deleted = history.deleted | decode_delete(body)
     elif type == FrameType.LOST:
         history.lost = history.lost | decode_delete(body)
+        if history.lost:
+            topic.resume(history.lost.max() + 1, 0)  # what was given up is not given out again
     elif type == FrameType.TIER:
         summary, location = decode_tier(body)
         history.note_tier(summary)

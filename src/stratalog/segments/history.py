@@ -100,8 +100,8 @@ class History:
         self.writer: SegmentWriter | None = None
         self.refresh: Callable[[], None] = _nothing
         """Has another process' changes taken in, where there is another process."""
-        self.is_stale = False
-        """Whether frames were replayed since the directory was looked at."""
+        self.is_stale = True
+        """Whether the directory has to be looked at: it never was, or frames spoke of it since."""
 
     def restore(self, summaries: list[Summary], checkpointed: int) -> None:
         """Take over what a snapshot says."""
