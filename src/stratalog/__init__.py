@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import (
     BadMagicError,
@@ -38,6 +38,9 @@ from stratalog.options import StoreOptions, TopicOptions
 from stratalog.store import Store
 from stratalog.topic import Topic
 
+if TYPE_CHECKING:
+    from stratalog.tools.report import Progress, Report
+
 __version__ = "0.1.0"
 
 
@@ -66,6 +69,32 @@ def open(
         **options,
     }
     return Store(path, StoreOptions.build(given), read_only=read_only)
+
+
+def verify(
+    path: str | os.PathLike[str], *, cold: str | None = None, progress: Progress | None = None
+) -> Report:
+    """Check every byte of a store, without a lock and beside a live writer.
+
+    `cold` is where its cold segments are: without it they are reported as unchecked. `progress`
+    is called with bytes done, bytes in all, and what is being read.
+    """
+    from stratalog.tools.verify import verify  # what few programs call is loaded for those few
+
+    return verify(path, cold=cold, progress=progress)
+
+
+def repair(
+    path: str | os.PathLike[str], *, dry_run: bool = False, progress: Progress | None = None
+) -> Report:
+    """Make a damaged store whole again; what is lost becomes explicit gaps.
+
+    `report.actions` says what was done; `dry_run=True` says what would be, and changes nothing.
+    What is taken out of use is kept in `<store>/quarantine`.
+    """
+    from stratalog.tools.repair import repair
+
+    return repair(path, dry_run=dry_run, progress=progress)
 
 
 __all__ = [
@@ -107,4 +136,6 @@ __all__ = [
     "WrongTypeError",
     "__version__",
     "open",
+    "repair",
+    "verify",
 ]

@@ -98,7 +98,7 @@ class Store:
 
     def _open_writer(self, background: bool) -> None:
         self._fs.makedirs(self.path)
-        self._lock = self._fs.lock(lock_path(self.path), _holder())
+        self._lock = self._fs.lock(lock_path(self.path), holder())
         try:
             self._store_file = read_or_create(self._fs, self.path, self.clock.time_ns())
             self._recover(background)
@@ -376,7 +376,8 @@ class Store:
             raise ClosedError(f"{self.path} is closed: open it again with stratalog.open()")
 
 
-def _holder() -> str:
+def holder() -> str:
+    """Who takes the lock, for whoever finds it taken."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
     return f"process {os.getpid()} ({program}) on {socket.gethostname()}, since {since}"

@@ -116,8 +116,10 @@ def test_every_module_has_its_place() -> None:
 def test_imports_go_one_way(file: str) -> None:
     """From the top down, never to a neighbour, wherever in the file they stand."""
     here = _layer(_module(file))
-    for name, _ in _imports(file):
+    for name, at_once in _imports(file):
         there = _layer(name)
+        if here == "" and there == "tools" and not at_once:
+            continue  # verify() and repair() stand beside open(), and are loaded when called
         assert here == there or RANK[there] < RANK[here], f"{file} imports {name}"
 
 

@@ -11,6 +11,7 @@
     <store>/topics/<id>/<offset>.tmp     a segment being rewritten
     <store>/snapshots/<number>.snap      all projections at one position of the log
     <store>/snapshots/<number>.tmp       a snapshot being written
+    <store>/quarantine/<name>            damaged bytes that a repair took out of use
 
 A user's name is never a path: topics have interned ids, here in 16 hexadecimal digits. In the cold
 store a segment is called `<id>/<offset>.seg`, as it is here.
@@ -106,6 +107,11 @@ def snapshots_path(root: str) -> str:
 def snapshot_path(root: str, number: int, suffix: str = ".snap") -> str:
     """A snapshot; a higher number is a later one."""
     return os.path.join(root, "snapshots", f"{number:0{_DIGITS}d}{suffix}")
+
+
+def quarantine_path(root: str, name: str) -> str:
+    """A copy of what a repair took out of use."""
+    return os.path.join(root, "quarantine", name)
 
 
 def parse_numbered(name: str, suffix: str = ".log") -> int | None:

@@ -91,7 +91,10 @@ class FileSystem(Protocol):
         """Return once the names in the directory are on the disk."""
 
     def lock(self, path: str, holder: str) -> Lock:
-        """Take the exclusive lock and leave `holder` in the file, or raise `LockedError`."""
+        """Take the exclusive lock and leave `holder` in the file, or raise `LockedError`.
+
+        A holder without a name leaves the file as it is.
+        """
 
     def free_bytes(self, path: str) -> int:
         """Bytes that an ordinary user can still write on the disk that holds `path`."""

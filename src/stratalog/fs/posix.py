@@ -102,7 +102,8 @@ class PosixLock:
             ) from error
         try:
             # Padded over what the one before left: cheaper than cutting the file first.
-            os.pwrite(self._fd, holder.encode().ljust(256) + b"\n", 0)
+            if holder:
+                os.pwrite(self._fd, holder.encode().ljust(256) + b"\n", 0)
         except BaseException:
             self.close()
             raise

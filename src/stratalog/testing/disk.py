@@ -147,9 +147,10 @@ class FakeDisk:
                     f"{posixpath.dirname(path)} is open in another writer: {inode.holder}. "
                     "Close that store first, or open this one with read_only=True."
                 )
-            inode.truncate(0)
-            inode.write(0, holder.encode())
-            inode.holder = holder
+            if holder:
+                inode.truncate(0)
+                inode.write(0, holder.encode())
+            inode.holder = holder or "nobody"
             return FakeLock(inode)
 
     def free_bytes(self, path: str) -> int:

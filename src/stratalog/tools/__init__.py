@@ -1,0 +1,1 @@
+"""Looking after a directory: verify, repair, inspect."""

@@ -1,0 +1,277 @@
+"""One segment file, read from its first byte to its last: what is good of it and what is not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from stratalog.errors import CorruptionError, FormatError, UnsupportedVersionError
+from stratalog.format.batch import Batch
+from stratalog.format.frame import (
+    ALIGNMENT,
+    MAGIC,
+    FrameHeader,
+    FrameType,
+    check_body,
+    decode_header,
+)
+from stratalog.format.frame import HEADER_BYTES as FRAME_BYTES
+from stratalog.format.merge import expiry
+from stratalog.format.segment import (
+    FOOTER_BYTES,
+    HEADER_BYTES,
+    INDEX,
+    INDEX_BYTES,
+    Index,
+    SegmentFooter,
+)
+from stratalog.fs import File, FileSystem
+from stratalog.segments.segment import check_segment_header, read_footer, read_index
+from stratalog.tools.report import Tally
+
+_CHUNK_BYTES = 1 << 20
+
+
+class Piece(NamedTuple):
+    """A batch that is whole."""
+
+    position: int
+    length: int
+    header: FrameHeader
+    end: int
+    """The offset behind its last record."""
+    expires_at: int
+
+
+class Bad(NamedTuple):
+    """A part of the file without a whole batch, and the offsets that were in it."""
+
+    position: int
+    end_position: int
+    first: int
+    last: int
+    """Below `first` when no offset is missing."""
+    reason: str
+
+
+class Fault(NamedTuple):
+    """Something else that is wrong with the file."""
+
+    kind: str
+    position: int
+    message: str
+
+
+@dataclass(slots=True)
+class SegmentCheck:
+    """A segment file as it was found."""
+
+    path: str
+    topic_id: int
+    first: int
+    is_open: bool
+    size: int = 0
+    end: int = 0
+    """The first offset it does not answer for, as far as anybody knows."""
+    created_at: int = 0
+    sealed_at: int = 0
+    pieces: list[Piece] = field(default_factory=list)
+    bad: list[Bad] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        """Whether there is nothing to repair."""
+        return not self.bad and not any(fault.kind == "segment" for fault in self.faults)
+
+
+def check_segment(
+    fs: FileSystem, path: str, topic_id: int, first: int, end_hint: int, tally: Tally,
+    mark: int | None = None,
+) -> SegmentCheck:  # fmt: skip
+    """Read a segment; `mark` is how much of an open one was durable.
+
+    `end_hint` is its end where the file itself cannot say. Raises `FileNotFoundError`.
+    """
+    file = fs.open(path, "read")
+    try:
+        return _Check(file, topic_id, first, end_hint, tally, mark).run()
+    finally:
+        file.close()
+
+
+class _Check:
+    def __init__(
+        self, file: File, topic_id: int, first: int, end_hint: int, tally: Tally, mark: int | None
+    ) -> None:
+        self.file = file
+        self.tally = tally
+        self.mark = mark
+        self.end_hint = end_hint
+        self.footer: SegmentFooter | None = None
+        self.entries: dict[int, tuple[int, ...]] = {}
+        """What the index says, by position; empty if there is none to be trusted."""
+        self.check = SegmentCheck(file.path, topic_id, first, mark is not None, file.size())
+
+    def fetch(self, position: int, length: int) -> bytes:
+        return self.file.pread(length, position)
+
+    def run(self) -> SegmentCheck:
+        check = self.check
+        self.tally.files += 1
+        self.tally.read(min(check.size, HEADER_BYTES), check.path)
+        try:
+            check.created_at = check_segment_header(self.fetch, check.topic_id, check.first)
+        except UnsupportedVersionError:
+            raise
+        except FormatError as error:
+            check.faults.append(Fault("segment", 0, str(error)))
+        if self.mark is None:
+            self._read_end()
+        self._read_batches()
+        self._settle()
+        return check
+
+    def _read_end(self) -> None:
+        check = self.check
+        try:
+            self.footer = read_footer(self.fetch, check.size, check.topic_id, check.first)
+            index = read_index(self.fetch, self.footer)
+        except UnsupportedVersionError:
+            raise
+        except FormatError as error:
+            at = check.size - FOOTER_BYTES if self.footer is None else self.footer.index_position
+            check.faults.append(Fault("segment", max(0, at), str(error)))
+        else:
+            self.entries = _by_position(index)
+        if self.footer is not None:
+            check.sealed_at = self.footer.sealed_at
+            self.tally.read(check.size - self.footer.index_position, check.path)
+
+    def _read_batches(self) -> None:
+        check = self.check
+        limit = check.size if self.footer is None else self.footer.index_position
+        limit = limit if self.mark is None else self.mark
+        position = HEADER_BYTES
+        while position < limit:
+            try:
+                piece = self._piece(position, limit)
+            except UnsupportedVersionError:
+                raise
+            except FormatError as error:
+                following = self._resync(position, limit)
+                if following == limit and self._is_index(position, limit):
+                    return
+                # The offsets are known once the batch behind is.
+                check.bad.append(Bad(position, following, -1, -1, str(error)))
+                position = following
+            else:
+                self._compare(piece)
+                check.pieces.append(piece)
+                position += piece.length
+        end = check.pieces[-1].end if check.pieces else check.first
+        if self.footer is None and self.mark is None and not check.bad and end < self.end_hint:
+            # Cut between two batches, or before the first: what is left does not look damaged.
+            check.bad.append(Bad(position, position, -1, -1, "the file ends here"))
+
+    def _piece(self, position: int, limit: int) -> Piece:
+        head = self.fetch(position, FRAME_BYTES)
+        header = decode_header(head, seed=0)
+        if header.type != FrameType.RECORDS or header.topic_id != self.check.topic_id:
+            raise CorruptionError("a frame that does not belong here")
+        length = FRAME_BYTES + header.body_length
+        if position + length > limit:
+            raise CorruptionError(f"the batch of {length} bytes is cut short")
+        body = self.fetch(position + FRAME_BYTES, header.body_length)
+        check_body(header, body)
+        batch = Batch.parse(header, body)
+        self.tally.batches += 1
+        self.tally.records += header.count
+        self.tally.read(length, self.check.path)
+        end = batch.offset_of(header.count - 1) + 1
+        return Piece(position, length, header, end, expiry(batch))
+
+    def _resync(self, position: int, limit: int) -> int:
+        """Where the next batch is that may be whole."""
+        later = [at for at in self.entries if at > position]
+        if self.entries:
+            return min(later, default=limit)
+        search = position + ALIGNMENT
+        while search < limit:
+            chunk = self.fetch(search, min(_CHUNK_BYTES, limit - search))
+            at = chunk.find(MAGIC)
+            while at >= 0:
+                if (search + at) % ALIGNMENT == 0 and self._is_whole(search + at, limit):
+                    return search + at
+                at = chunk.find(MAGIC, at + 1)
+            if not chunk:
+                break
+            search += len(chunk)
+        return limit
+
+    def _is_whole(self, position: int, limit: int) -> bool:
+        try:
+            head = self.fetch(position, FRAME_BYTES)
+            header = decode_header(head, seed=0)
+            if position + FRAME_BYTES + header.body_length > limit:
+                return False
+            check_body(header, self.fetch(position + FRAME_BYTES, header.body_length))
+        except FormatError:
+            return False
+        return header.topic_id == self.check.topic_id and header.type == FrameType.RECORDS
+
+    def _is_index(self, position: int, limit: int) -> bool:
+        """Whether the rest of a file without a footer is the index of just these batches."""
+        pieces = self.check.pieces
+        length = len(pieces) * INDEX_BYTES
+        if self.footer or self.mark is not None or limit - position != length + FOOTER_BYTES:
+            return False
+        end = pieces[-1].end if pieces else self.check.first
+        index = b"".join(INDEX.pack(*_entry(piece)) for piece in pieces)
+        return end >= self.end_hint or (bool(index) and self.fetch(position, length) == index)
+
+    def _compare(self, piece: Piece) -> None:
+        """Hold a batch against what the index says of it."""
+        header = piece.header
+        if self.entries and self.entries.get(piece.position) != _entry(piece):
+            message = f"the index does not say what the batch at {piece.position} says"
+            self.check.faults.append(Fault("segment", piece.position, message))
+        if self.check.pieces:
+            before = self.check.pieces[-1]
+            if header.base_offset < before.end:
+                message = f"offset {header.base_offset} comes behind {before.end - 1}"
+                self.check.faults.append(Fault("order", piece.position, message))
+            if header.base_timestamp < before.header.max_timestamp:
+                message = "its records are older than those before it"
+                self.check.faults.append(Fault("order", piece.position, message))
+
+    def _settle(self) -> None:
+        """Say where the segment ends, and which offsets are missing."""
+        check = self.check
+        known = check.pieces[-1].end if check.pieces else check.first
+        if self.footer is not None:
+            check.end = self.footer.end_offset
+        else:
+            check.end = max(self.end_hint, known)
+        bases = {position: entry[0] for position, entry in self.entries.items()}
+        settled: list[Bad] = []
+        for bad in check.bad:
+            before = [p.end for p in check.pieces if p.position < bad.position]
+            behind = [p.header.base_offset for p in check.pieces if p.position > bad.position]
+            first = bases.get(bad.position, max(before, default=check.first))
+            last = bases.get(bad.end_position, min(behind, default=check.end)) - 1
+            settled.append(bad._replace(first=first, last=last))
+        check.bad = settled
+
+
+def _entry(piece: Piece) -> tuple[int, ...]:
+    """What the index has to say of a batch."""
+    header = piece.header
+    return (
+        header.base_offset, piece.position, piece.length, header.count, header.base_timestamp,
+        header.max_timestamp,
+    )  # fmt: skip
+
+
+def _by_position(index: Index) -> dict[int, tuple[int, ...]]:
+    return {entry[1]: entry for entry in index.tolist()}

@@ -1,0 +1,271 @@
+"""One topic: its segments one behind the other, and the log behind them."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+from stratalog.errors import FormatError
+from stratalog.format.batch import Batch
+from stratalog.format.frame import HEADER_BYTES, check_body, decode_header
+from stratalog.format.names import parse_numbered, segment_name
+from stratalog.format.segment import State, Summary, decode_summaries
+from stratalog.fs import FileSystem
+from stratalog.log.index import MEMORY
+from stratalog.log.topic import TopicLog
+from stratalog.projections.replay import Replay
+from stratalog.tools.report import Problem, Tally
+from stratalog.tools.segments import SegmentCheck, check_segment
+
+Range = tuple[int, int]
+"""First and last offset."""
+
+
+@dataclass(slots=True)
+class TopicAudit:
+    """A topic as it was found."""
+
+    topic: TopicLog
+    checks: list[SegmentCheck] = field(default_factory=list)
+    orphans: list[SegmentCheck] = field(default_factory=list)
+    """Open segments that nothing speaks of any more, and that may have what nothing else has."""
+    missing: list[Range] = field(default_factory=list)
+    """Offsets that should be in segments, and are in none."""
+    holes: list[Range] = field(default_factory=list)
+    """Offsets that should be in the log, and are not."""
+    tail: Range | None = None
+    """Newest offsets, known from damaged frames alone."""
+    floor: int = 0
+    """The first offset of a topic whose past nobody knows."""
+    cold: list[Summary] = field(default_factory=list)
+    others: list[Problem] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return self.topic.name or f"recovered-{self.topic.id}"
+
+    def problems(self) -> list[Problem]:
+        """All that is wrong with it."""
+        found = list(self.others)
+        directory = self.topic.history.directory
+        for check in self.checks:
+            found += self._of_segment(check)
+        for check in self.orphans:
+            found.append(
+                Problem(
+                    "segment", check.path, "an open segment that no snapshot speaks of",
+                    "it is sealed", None, self.name, check.first, check.end - 1,
+                )
+            )  # fmt: skip
+        for first, last in self.missing:
+            found.append(
+                Problem(
+                    "segment-missing", directory, "no segment holds these offsets",
+                    "what the log still has of them is put into a new segment; the rest becomes a "
+                    "gap", None, self.name, first, last,
+                )
+            )  # fmt: skip
+        for first, last in [*self.holes, *([self.tail] if self.tail else [])]:
+            found.append(
+                Problem(
+                    "offsets", directory,
+                    "the log lacks these offsets", "they become a gap", None, self.name, first,
+                    last,
+                )
+            )  # fmt: skip
+        if self.floor:
+            found.append(
+                Problem(
+                    "offsets", directory, "nothing tells what became of the first offsets",
+                    "they become a gap", None, self.name, 0, self.floor - 1,
+                )
+            )  # fmt: skip
+        return found
+
+    def _of_segment(self, check: SegmentCheck) -> list[Problem]:
+        found = []
+        for fault in check.faults:
+            repair = "the segment is written again from its batches"
+            if fault.kind == "order":
+                repair = "nothing: nothing is damaged, please report how this came about"
+            found.append(
+                Problem(
+                    fault.kind, check.path, fault.message, repair, fault.position, self.name,
+                    check.first, check.end - 1,
+                )
+            )  # fmt: skip
+        for bad in check.bad:
+            has_offsets = bad.first <= bad.last
+            found.append(
+                Problem(
+                    "batch", check.path,
+                    f"{bad.reason} (up to position {bad.end_position})",
+                    "the file is kept in quarantine and written again without it; what the log "
+                    "still has is put in, the rest becomes a gap", bad.position, self.name,
+                    bad.first if has_offsets else None, bad.last if has_offsets else None,
+                )
+            )  # fmt: skip
+        return found
+
+
+def audit_topic(
+    fs: FileSystem, replay: Replay, topic: TopicLog, tally: Tally, *, is_orphan: bool
+) -> TopicAudit:
+    """Look at a topic; `is_orphan` says that nobody remembers its past."""
+    found = TopicAudit(topic)
+    if topic.is_ephemeral:
+        return found
+    spans = _look_at_segments(fs, replay, found, tally)
+    spans += _look_for_orphans(fs, found, tally, spans)
+    if is_orphan:
+        _find_floor(found, spans)
+    _find_missing(found, spans)
+    log_start = max([topic.history.checkpointed, found.floor, *(end for _, end in spans)])
+    found.holes = [
+        (max(first, log_start), last) for first, last in replay.lost(topic) if last >= log_start
+    ]
+    _look_at_log(found, replay, tally)
+    return found
+
+
+def _look_at_segments(
+    fs: FileSystem, replay: Replay, found: TopicAudit, tally: Tally
+) -> list[tuple[int, int]]:
+    """Read all segments of a topic; returns the offsets each answers for, in order."""
+    topic, history = found.topic, found.topic.history
+    names = fs.listdir(history.directory)
+    sealed = {first for name in names if (first := parse_numbered(name, ".seg")) is not None}
+    cold = {first: one for first, one in history.cold.items() if first not in sealed}
+    mark = history.mark
+    has_open = bool(mark.position) and mark.segment not in sealed
+    has_open = has_open and segment_name(mark.segment, ".open") in names
+    firsts = sorted({*sealed, *cold, *([mark.segment] if has_open else [])})
+    known = _known_ends(replay, topic)
+    spans: list[tuple[int, int]] = []
+    for number, first in enumerate(firsts):
+        if first in cold:
+            if cold[first].end_offset > topic.earliest:
+                found.cold.append(cold[first])
+                spans.append((first, cold[first].end_offset))
+            continue
+        following = firsts[number + 1] if number + 1 < len(firsts) else history.checkpointed
+        is_sealed = first in sealed
+        name = segment_name(first, ".seg" if is_sealed else ".open")
+        path = os.path.join(history.directory, name)
+        hint = known.get(first, following) if is_sealed else history.checkpointed
+        check = check_segment(
+            fs, path, topic.id, first, hint, tally, None if is_sealed else mark.position
+        )
+        if check.end > topic.earliest:
+            found.checks.append(check)
+            spans.append((first, check.end))
+    return spans
+
+
+def _known_ends(replay: Replay, topic: TopicLog) -> dict[int, int]:
+    """Where sealed segments end, as the snapshot says."""
+    states = [] if replay.snapshot is None else replay.snapshot.catalog.topics
+    return {
+        one.first_offset: one.end_offset
+        for state in states
+        if state.id == topic.id
+        for one in decode_summaries(state.segments)
+        if one.state != State.OPEN
+    }
+
+
+def _look_for_orphans(
+    fs: FileSystem, found: TopicAudit, tally: Tally, known: list[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """Open segments that no checkpoint speaks of, with records that nothing else has.
+
+    A crash before a checkpoint leaves one, too: the log has all of its records.
+    """
+    topic, history = found.topic, found.topic.history
+    names = fs.listdir(history.directory)
+    seen = {check.first for check in found.checks}
+    spans = []
+    for name in names:
+        first = parse_numbered(name, ".open")
+        if first is None or first in seen or segment_name(first) in names:
+            continue
+        path = os.path.join(history.directory, name)
+        file = fs.open(path, "read")
+        size = file.size()
+        file.close()
+        check = check_segment(fs, path, topic.id, first, first, tally, size)
+        last = check.pieces[-1].position if check.pieces else 0
+        check.bad = [bad for bad in check.bad if bad.position < last]  # behind it is a torn tail
+        start = max([history.checkpointed, *(end for _, end in known)])
+        holes = topic.index.holes(start)
+        is_covered = topic.next_offset >= check.end and len(topic.index) > 0
+        is_covered = is_covered and all(hole[0] >= check.end for hole in holes)
+        if check.pieces and check.end > start and not is_covered:
+            found.orphans.append(check)
+            spans.append((first, check.end))
+    return spans
+
+
+def _find_floor(found: TopicAudit, spans: list[tuple[int, int]]) -> None:
+    topic = found.topic
+    starts = [first for first, _ in spans]
+    if len(topic.index):
+        starts.append(topic.index.place(0).base_offset)
+    if not topic.earliest and starts:
+        found.floor = min(starts)
+
+
+def _find_missing(found: TopicAudit, spans: list[tuple[int, int]]) -> None:
+    topic, history = found.topic, found.topic.history
+    end = max(topic.earliest, found.floor)
+    missing = []
+    for first, behind in sorted(spans):
+        if first > end:
+            missing.append((end, first - 1))
+        elif first < end and first >= max(topic.earliest, found.floor):
+            message = f"it begins at offset {first}, the one before it ends at {end}"
+            path = os.path.join(history.directory, segment_name(first))
+            repair = "nothing: nothing is damaged, please report how this came about"
+            found.others.append(Problem("order", path, message, repair, 0, found.name, first))
+        end = max(end, behind)
+    if end < history.checkpointed:
+        missing.append((end, history.checkpointed - 1))
+    found.missing = [
+        (first, last)
+        for first, last in missing
+        if history.lost.range_cardinality(first, last + 1) != last + 1 - first
+    ]
+
+
+def _look_at_log(found: TopicAudit, replay: Replay, tally: Tally) -> None:
+    """Parse every batch that is in the log alone, and look at the order of times."""
+    index, reader = found.topic.index, replay.reader
+    pieces = [check.pieces[-1] for check in found.checks if check.pieces]
+    newest = pieces[-1].header.max_timestamp if pieces else 0
+    for number in range(len(index)):
+        place = index.place(number)
+        if place.file == MEMORY:
+            continue
+        data = reader.pread(place.file, place.length, place.position)
+        path = reader.path(place.file)
+        try:
+            header = decode_header(data, seed=reader.seed(place.file))
+            check_body(header, data, HEADER_BYTES)
+            Batch.parse(header, data, HEADER_BYTES)
+        except FormatError as error:
+            repair = "nothing: its checksums are right, please report how this came about"
+            message, kind = str(error), "log"
+        else:
+            tally.records += header.count
+            if header.base_timestamp >= newest:
+                newest = header.max_timestamp
+                continue
+            repair = "nothing: nothing is damaged, please report how this came about"
+            message, kind = "its records are older than those before it", "order"
+        last = place.base_offset + place.count - 1
+        found.others.append(
+            Problem(
+                kind, path, message, repair, place.position, found.name, place.base_offset, last
+            )
+        )

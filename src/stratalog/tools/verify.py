@@ -1,0 +1,151 @@
+"""Verify: every checksum, every order and every reference of a directory, without touching it.
+
+Takes no lock and works beside a live writer. What such a writer changes while one looks can seem to
+be damage: what was found is looked for once more, and only what is found again is told.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+
+from stratalog.errors import ColdStoreError, StorageError
+from stratalog.format.names import (
+    cold_name,
+    log_path,
+    parse_shard,
+    parse_topic,
+    snapshots_path,
+    topics_path,
+)
+from stratalog.fs import FileSystem, PosixFileSystem
+from stratalog.fs.cold import ColdStore, open_cold
+from stratalog.tools.audit import Audit, audit
+from stratalog.tools.report import Problem, Progress, Report, Tally
+
+# A live writer moves a file now and then, not every time one looks.
+_ATTEMPTS_MAX = 8
+
+_REPAIR_COLD = "nothing: bring the object back, or wait until its store can be reached"
+
+
+def verify(
+    path: str | os.PathLike[str],
+    *,
+    cold: str | None = None,
+    progress: Progress | None = None,
+    fs: FileSystem | None = None,
+) -> Report:
+    """Check a store from the first byte to the last; changes nothing, and needs no lock.
+
+    `cold` is where its cold segments are; without it they are reported as unchecked.
+    `progress` is called with bytes done, bytes in all, and what is being read.
+    Raises `NotAStoreError` if there is no store, and `UnsupportedVersionError` if it is too new.
+    """
+    begin = time.perf_counter()
+    root = os.path.abspath(os.fspath(path))
+    files = PosixFileSystem() if fs is None else fs
+    store = None if cold is None else open_cold(cold, files)
+    try:
+        found, problems = _confirmed(files, root, store, progress)
+    finally:
+        if store is not None:
+            store.close()
+    return Report(
+        path=root,
+        ok=not problems,
+        problems=problems,
+        notes=found.notes,
+        counts=found.tally.counts(),
+        duration=time.perf_counter() - begin,
+    )
+
+
+def _confirmed(
+    fs: FileSystem, root: str, cold: ColdStore | None, progress: Progress | None
+) -> tuple[Audit, list[Problem]]:
+    """What is found twice in a row."""
+    found = _look(fs, root, cold, progress)
+    for _ in range(_ATTEMPTS_MAX):
+        if not found.problems:
+            break
+        before = {_key(problem) for problem in found.problems}
+        found = _look(fs, root, cold, progress)
+        if all(_key(problem) in before for problem in found.problems):
+            break
+    return found, found.problems
+
+
+def _key(problem: Problem) -> tuple[object, ...]:
+    return (problem.kind, problem.path, problem.position, problem.topic, problem.first_offset)
+
+
+def _look(fs: FileSystem, root: str, cold: ColdStore | None, progress: Progress | None) -> Audit:
+    for attempt in range(_ATTEMPTS_MAX):
+        tally = Tally(progress, estimate(fs, root))
+        try:
+            found = audit(fs, root, tally)
+            break
+        except FileNotFoundError as error:
+            if attempt + 1 == _ATTEMPTS_MAX:
+                raise StorageError(
+                    f"{error.filename or root} vanished while it was read, again and again: the "
+                    "writer beside is too busy, try again later"
+                ) from error
+    look_at_cold(found, cold)
+    return found
+
+
+def look_at_cold(found: Audit, cold: ColdStore | None) -> None:
+    """See that cold segments are where they should be, with the size they should have."""
+    wanted = [(one, summary) for one in found.topics for summary in one.cold]
+    if not wanted:
+        return
+    location = found.replay.pool.cold_location
+    if cold is None:
+        found.notes.append(
+            f"{len(wanted)} segments in the cold store {location!r} were not checked: give cold=..."
+        )
+        return
+    for number, (one, summary) in enumerate(wanted):
+        name = cold_name(one.topic.id, summary.first_offset)
+        try:
+            size = cold.size(name)
+        except ColdStoreError as error:
+            found.notes.append(
+                f"{len(wanted) - number} segments in the cold store were not checked: {error}"
+            )
+            return
+        if size == summary.bytes:
+            continue
+        message = "is missing" if size is None else f"has {size} bytes"
+        found.problem(
+            "cold", name, f"the object {message}, {summary.bytes} bytes should be in "
+            f"{cold.location}", _REPAIR_COLD, topic=one.name, first_offset=summary.first_offset,
+            last_offset=summary.end_offset - 1,
+        )  # fmt: skip
+
+
+def estimate(fs: FileSystem, root: str) -> int:
+    """About how many bytes there are to look at."""
+    total = 0
+    for path in _files(fs, root):
+        try:
+            file = fs.open(path, "read")
+        except OSError:
+            continue
+        total += file.size()
+        file.close()
+    return total
+
+
+def _files(fs: FileSystem, root: str) -> Iterator[str]:
+    shards = [n for n in fs.listdir(log_path(root)) if parse_shard(n) is not None]
+    topics = [n for n in fs.listdir(topics_path(root)) if parse_topic(n) is not None]
+    directories = [os.path.join(log_path(root), name) for name in shards]
+    directories += [os.path.join(topics_path(root), name) for name in topics]
+    for directory in [*directories, snapshots_path(root)]:
+        for name in fs.listdir(directory):
+            if name.endswith((".log", ".seg", ".open", ".snap")):
+                yield os.path.join(directory, name)
