@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import stratalog
-from stratalog.cli import demo, keep, look, write
+from stratalog.cli import care, demo, keep, look, write
 from stratalog.errors import (
     ConflictError,
     FormatError,
@@ -105,6 +105,9 @@ app.command("tail")(look.tail)
 app.command("topics")(look.topics)
 app.command("stats")(look.stats)
 app.command("backup")(keep.backup)
+app.command("verify")(care.verify)
+app.command("repair")(care.repair)
+app.command("inspect")(care.inspect)
 
 
 def run() -> None:
