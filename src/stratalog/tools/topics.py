@@ -143,17 +143,17 @@ def _look_at_segments(
     firsts = sorted({*sealed, *cold, *([mark.segment] if has_open else [])})
     known = _known_ends(replay, topic)
     spans: list[tuple[int, int]] = []
-    for number, first in enumerate(firsts):
+    for first in firsts:
         if first in cold:
             if cold[first].end_offset > topic.earliest:
                 found.cold.append(cold[first])
                 spans.append((first, cold[first].end_offset))
             continue
-        following = firsts[number + 1] if number + 1 < len(firsts) else history.checkpointed
         is_sealed = first in sealed
         name = segment_name(first, ".seg" if is_sealed else ".open")
         path = os.path.join(history.directory, name)
-        hint = known.get(first, following) if is_sealed else history.checkpointed
+        # Where nothing says how far it went, what is behind its last batch counts as missing.
+        hint = known.get(first, first) if is_sealed else history.checkpointed
         check = check_segment(
             fs, path, topic.id, first, hint, tally, None if is_sealed else mark.position
         )
