@@ -261,5 +261,5 @@ class Replay:
         return DamagedError(
             f"the store {self._root} is damaged: {'; '.join(found)}. Nothing was changed, and "
             "everything else can be read, but nothing can be written: restore the damaged file "
-            "from a copy, or run `stratalog repair`, which says what it would do first."
+            "from a copy, or run `stratalog repair`; with --dry-run it only says what it would do."
         )
