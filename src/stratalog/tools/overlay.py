@@ -146,6 +146,12 @@ class OverlayFs:
         self._nodes[old] = None
         self._nodes[new] = node
 
+    def link(self, source: str, target: str) -> None:
+        node = self._find(os.path.normpath(source))
+        if node is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+        self._nodes[os.path.normpath(target)] = node
+
     def unlink(self, path: str) -> None:
         self._nodes[os.path.normpath(path)] = None
 
