@@ -41,26 +41,47 @@ class TopicReading:
         return self._read(start, end, self._limit(limit))
 
     def _read(self, start: int, end: int, left: int) -> Iterator[Record | Gap]:
+        for part in self._parts(start, end, left):
+            if isinstance(part, Gap):
+                yield part
+            else:
+                yield from part.batch.records(part.first, part.end)
+
+    def _parts(self, start: int, end: int, left: int) -> Iterator[Slice | Gap]:
+        """So many records at most, and the gaps before them, each whole."""
+        gap: Gap | None = None
+        window = left
         while left > 0 and start < end:
-            # No more than can be wanted; more is needed only if some of it turns out to be gone.
-            stop = min(end, start + left)
+            # No more than can be wanted; if much of it turns out to be gone, more and more.
+            stop = min(end, start + window)
             for part in read_living(self._log, start, stop, self._now()):
-                if isinstance(part, Gap):
-                    yield part
+                if isinstance(part, Slice):
+                    if gap is not None:
+                        yield gap
+                        gap = None
+                    taken = min(left, part.end - part.first)
+                    left -= taken
+                    yield Slice(part.batch, part.first, part.first + taken)
+                    if not left:
+                        return
+                elif gap is not None and gap.reason == part.reason:
+                    gap = Gap(gap.first, part.last, gap.reason)
                 else:
-                    left -= part.end - part.first
-                    yield from part.batch.records(part.first, part.end)
+                    if gap is not None:
+                        yield gap
+                    gap = part
             start = stop
+            window *= 2
+        if gap is not None:
+            yield gap
 
     def read_values(self, start: int = 0, limit: int | None = None) -> list[bytes | None]:
         """Payloads alone, from `start` on: the fast way when nothing else matters."""
         start, end = self._range(start, None)
-        left = self._limit(limit)
         values: list[bytes | None] = []
-        if left:
-            for part in read_living(self._log, start, min(end, start + left), self._now()):
-                if isinstance(part, Slice):
-                    values += part.batch.values(part.first, part.end)
+        for part in self._parts(start, end, self._limit(limit)):
+            if isinstance(part, Slice):
+                values += part.batch.values(part.first, part.end)
         return values
 
     def read_arrow(
