@@ -45,6 +45,7 @@ class View:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             self.refresh()
+            topic.check_dropped()
             if topic.committed > offset:
                 return True
             left = _POLL_SECONDS if deadline is None else deadline - time.monotonic()

@@ -99,13 +99,21 @@ class Log:
         shard = self.shards[digest % len(self.shards)]
         topic.attach(shard, self._clock.time_ns, self._options, self.budget)
 
-    def write_topic(self, topic: TopicLog) -> None:
-        """Put a topic's options into the log, durably."""
+    def write_topic(self, topic: TopicLog, add: Callable[[TopicLog], None]) -> None:
+        """Put a topic's options into the log, durably, and add it to those that are known.
+
+        In one with the commit: a snapshot at a position behind the frame must have the topic.
+        """
+        version = topic.version + 1
+
+        def done() -> None:
+            topic.version = version
+            add(topic)
+
         body = TopicBody(
             topic.name, topic.kind, topic.created_at, topic.options.to_dict(), topic.epoch
         )
-        self.write([Control(topic, FrameType.TOPIC, topic.version + 1, encode_topic(body), None)])
-        topic.version += 1
+        self.write([Control(topic, FrameType.TOPIC, version, encode_topic(body), done)])
 
     def write(self, controls: Sequence[Control]) -> None:
         """Put control frames into the log, durably, and make them state, in log order."""
@@ -113,7 +121,9 @@ class Log:
         for control in controls:
             topic, shard = control.topic, control.topic.shard
             with shard.lock:
-                shard.check()
+                if topic.is_dropped and control.type == FrameType.CHECKPOINT:
+                    continue  # dropped meanwhile: nobody will ask
+                topic.check()
                 if control.type == FrameType.DROP:
                     topic.drop()
                 entry = Entry(

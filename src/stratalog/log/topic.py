@@ -224,7 +224,7 @@ class TopicLog(Watched):
             self._make_room(sum(entry.count for entry in entries), size)
         shard = self.shard
         with shard.lock:
-            self._check()
+            self.check()
             now = max(self.time_ns(), self.last_timestamp)
             if remake is not None and entries[0].base_timestamp < self.last_timestamp:
                 entries = remake(self.last_timestamp)
@@ -268,19 +268,23 @@ class TopicLog(Watched):
     def _gather(self) -> None:
         """Start a batch for single appends in the open group; called with the lock held."""
         shard = self.shard
-        self._check()
+        self.check()
         pending = self.pending = Pending(self, self.next_offset)
         self.pending_group = shard.group
         self.pending_group.entries.append(pending)
         self.add_value = pending.values.append
         self.add_timestamp = pending.timestamps.append
 
-    def _check(self) -> None:
-        """Raise if nothing can be appended; called with the lock held."""
+    def check(self) -> None:
+        """Raise if nothing can be written; called with the lock held."""
         self.shard.check()
+        self.check_dropped()
+
+    def check_dropped(self) -> None:
+        """Raise if the topic is gone."""
         if self.is_dropped:
             raise UnknownTopicError(
-                f"topic {self.name!r} was dropped: store.topic({self.name!r}) makes a new one"
+                f"topic {self.name!r} was dropped: store.topic({self.name!r}) has what came after"
             )
 
     def drop(self) -> None:
@@ -342,7 +346,7 @@ class TopicLog(Watched):
     def _write_reserve(self, ahead: int) -> None:
         shard = self.shard
         with shard.lock:
-            shard.check()
+            self.check()
             offset = self.next_offset + ahead
             number = self.reservation_asked = self.reservation_asked + 1
 

@@ -67,6 +67,7 @@ def read_batches(
             if attempts > _ATTEMPTS_MAX:
                 raise moved.instead from moved.__cause__
             topic.history.refresh()
+            topic.check_dropped()  # then its files went, and nothing is wrong with them
 
 
 def _next_parts(
@@ -224,12 +225,14 @@ def read_living(
 def offset_at(topic: TopicLog, timestamp: int) -> int:
     """The first offset whose record has this time or a later one; the next one if none has."""
     for attempt in range(_ATTEMPTS_MAX):
-        chain = topic.history.chain
-        number = bisect_left(chain.segments, timestamp, key=lambda one: one.summary.max_timestamp)
+        # The log first: what a checkpoint moves meanwhile is then in both, and never in neither.
+        index = topic.index
+        # One that was rewritten to nothing has no times.
+        segments = [one for one in topic.history.chain.segments if one.summary.records]
+        number = bisect_left(segments, timestamp, key=lambda one: one.summary.max_timestamp)
         try:
-            if number < len(chain.segments):
-                return max(chain.segments[number].offset_at(timestamp), topic.earliest)
-            index = topic.index
+            if number < len(segments):
+                return max(segments[number].offset_at(timestamp), topic.earliest)
             number = index.find_time(timestamp)
             if number >= len(index):
                 return topic.committed
@@ -240,6 +243,7 @@ def offset_at(topic: TopicLog, timestamp: int) -> int:
             if attempt + 1 == _ATTEMPTS_MAX:
                 raise
             topic.history.refresh()
+            topic.check_dropped()
     return topic.committed
 
 
