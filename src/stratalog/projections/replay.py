@@ -78,7 +78,11 @@ class Replay:
         self.pool.cold_location = catalog.cold
         present = {state.id for state in catalog.topics}
         for id in self.topics.keys() - present:
-            self.drop(self.topics[id])
+            if id < catalog.next_topic_id:
+                self.drop(self.topics[id])
+            else:  # made since: its frames come again
+                self.topics[id].index = FrameIndex()
+                self.topics[id].replayed = 0
         for state in catalog.topics:
             self._restore(state)
 
@@ -89,13 +93,15 @@ class Replay:
         topic.define(body)
         topic.index = FrameIndex()
         topic.replayed = 0
-        topic.earliest = state.earliest
-        topic.reservation = state.reservation
+        # A view may be ahead of the snapshot it starts again from: what went does not come back.
+        topic.earliest = max(topic.earliest, state.earliest)
+        topic.reservation = max(topic.reservation, state.reservation)
         history = topic.history
-        history.evicted_below = state.evicted_below
-        history.evicted_reason = state.evicted_reason
-        history.deleted = decode_offsets(state.deleted)
-        history.lost = decode_offsets(state.lost)
+        if state.evicted_below >= history.evicted_below:
+            history.evicted_below = state.evicted_below
+            history.evicted_reason = state.evicted_reason
+        history.deleted = history.deleted | decode_offsets(state.deleted)
+        history.lost = history.lost | decode_offsets(state.lost)
         history.restore(decode_summaries(state.segments), state.checkpointed)
         topic.resume(state.next_offset, state.last_timestamp)
         if history.lost:
