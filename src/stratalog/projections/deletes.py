@@ -15,6 +15,12 @@ from stratalog.segments.delete import Conditions, count_living, find_offsets
 
 def delete(log: Log, topic: TopicLog, end: int, conditions: Conditions, now: int) -> int:
     """Delete the records below `end` that meet the conditions, durably; returns how many."""
+    # One at a time: two that mean the same records would both count them.
+    with topic.history.delete_lock:
+        return _delete(log, topic, end, conditions, now)
+
+
+def _delete(log: Log, topic: TopicLog, end: int, conditions: Conditions, now: int) -> int:
     if conditions == Conditions():
         count = count_living(topic, end, now)
         if end > topic.earliest:

@@ -18,6 +18,9 @@ from stratalog.options import check_range
 from stratalog.segments.read import read_living
 from stratalog.segments.segment import Slice
 
+# Offsets no farther apart than this are looked up in one go: about what one batch holds.
+_NEAR = 1 << 10
+
 
 class Conditions(NamedTuple):
     """Which records are meant; None is any."""
@@ -36,6 +39,8 @@ class Conditions(NamedTuple):
                 raise WrongTypeError(f"{what}={text!r} must be text")
         if offsets is None:
             return cls(tag, tag_glob)
+        if not isinstance(offsets, Iterable):
+            raise WrongTypeError(f"offsets={offsets!r} must be a list of offsets")
         chosen = [check_range("offset", offset, 0, 1 << 63) for offset in offsets]
         if chosen and max(chosen) >= topic.committed:
             raise OffsetOutOfRangeError(
@@ -47,28 +52,36 @@ class Conditions(NamedTuple):
 
 def count_living(topic: TopicLog, end: int, now: int) -> int:
     """Records below an offset that can be read."""
-    return sum(part.end - part.first for part in _slices(topic, end, now))
+    return sum(part.end - part.first for part in _slices(topic, topic.earliest, end, now))
 
 
 def find_offsets(topic: TopicLog, end: int, now: int, conditions: Conditions) -> BitMap64:
     """Offsets of the records below `end` that can be read and meet every condition given."""
     tag, tag_glob, offsets = conditions
     found = BitMap64()
-    wanted = None if offsets is None else BitMap64(offsets)
-    for part in _slices(topic, end, now):
-        if wanted is not None and not wanted.range_cardinality(
-            part.batch.offset_of(part.first), part.batch.offset_of(part.end - 1) + 1
-        ):
-            continue
-        if tag is not None or tag_glob is not None:
-            found |= _tagged(part, tag, tag_glob)
-        else:
-            found |= BitMap64(part.batch.offsets(part.first, part.end).tolist())
-    return found if wanted is None else found & wanted
+    ranges = [(0, end)] if offsets is None else _ranges(offsets, end)
+    for start, stop in ranges:
+        for part in _slices(topic, start, stop, now):
+            if tag is not None or tag_glob is not None:
+                found |= _tagged(part, tag, tag_glob)
+            else:
+                found |= BitMap64(part.batch.offsets(part.first, part.end).tolist())
+    return found if offsets is None else found & BitMap64(offsets)
 
 
-def _slices(topic: TopicLog, end: int, now: int) -> Iterator[Slice]:
-    for part in read_living(topic, topic.earliest, end, now):
+def _ranges(offsets: Sequence[int], end: int) -> Iterator[tuple[int, int]]:
+    """Start and end of what is to be looked at: nothing far from any of the offsets."""
+    chosen = sorted({offset for offset in offsets if offset < end})
+    while chosen:
+        size = 1
+        while size < len(chosen) and chosen[size] - chosen[size - 1] <= _NEAR:
+            size += 1
+        yield chosen[0], chosen[size - 1] + 1
+        del chosen[:size]
+
+
+def _slices(topic: TopicLog, start: int, end: int, now: int) -> Iterator[Slice]:
+    for part in read_living(topic, max(start, topic.earliest), end, now):
         if not isinstance(part, Gap):
             yield part
 

@@ -15,6 +15,7 @@ puts a new one in its place.
 from __future__ import annotations
 
 import os
+import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -69,8 +70,8 @@ class History:
     """Where a topic's records are that left the log."""
 
     __slots__ = (
-        "chain", "checkpointed", "cold", "compacted_below", "consumed_below", "deleted",
-        "directory", "evicted_below", "evicted_reason", "examined", "is_stale", "lost", "mark",
+        "chain", "checkpointed", "cold", "compacted_below", "consumed_below", "delete_lock",
+        "deleted", "directory", "evicted_below", "evicted_reason", "examined", "is_stale", "lost", "mark",
         "pool", "refresh", "topic_id", "writer",
     )  # fmt: skip
 
@@ -87,6 +88,8 @@ class History:
         self.evicted_reason = ""
         self.deleted = BitMap64()
         """Offsets that somebody deleted."""
+        self.delete_lock = threading.Lock()
+        """Held by whoever looks for what is to be deleted, until it is."""
         self.lost = BitMap64()
         """Offsets that a repair gave up."""
         self.cold: dict[int, Summary] = {}
