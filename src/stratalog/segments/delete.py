@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
@@ -72,12 +73,13 @@ def find_offsets(topic: TopicLog, end: int, now: int, conditions: Conditions) ->
 def _ranges(offsets: Sequence[int], end: int) -> Iterator[tuple[int, int]]:
     """Start and end of what is to be looked at: nothing far from any of the offsets."""
     chosen = sorted({offset for offset in offsets if offset < end})
-    while chosen:
-        size = 1
-        while size < len(chosen) and chosen[size] - chosen[size - 1] <= _NEAR:
-            size += 1
-        yield chosen[0], chosen[size - 1] + 1
-        del chosen[:size]
+    if chosen:
+        first = chosen[0]
+        for one, following in pairwise(chosen):
+            if following - one > _NEAR:
+                yield first, one + 1
+                first = following
+        yield first, chosen[-1] + 1
 
 
 def _slices(topic: TopicLog, start: int, end: int, now: int) -> Iterator[Slice]:

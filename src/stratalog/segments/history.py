@@ -71,8 +71,8 @@ class History:
 
     __slots__ = (
         "chain", "checkpointed", "cold", "compacted_below", "consumed_below", "delete_lock",
-        "deleted", "directory", "evicted_below", "evicted_reason", "examined", "is_stale", "lost", "mark",
-        "pool", "refresh", "topic_id", "writer",
+        "deleted", "directory", "evicted_below", "evicted_reason", "examined", "is_stale", "lost",
+        "mark", "pool", "refresh", "tombstone_due", "topic_id", "writer",
     )  # fmt: skip
 
     def __init__(self, pool: SegmentPool, topic_id: int) -> None:
@@ -98,6 +98,8 @@ class History:
         """Below this, every group that shares the topic's records has consumed them."""
         self.compacted_below = 0
         """Below this, sealed segments were compacted since the store was opened."""
+        self.tombstone_due = 0
+        """When the first deletion of a key that compaction kept may go; 0 for none."""
         self.examined: dict[int, int] = {}
         """Deleted offsets in a segment when it was last looked at, by first offset."""
         self.writer: SegmentWriter | None = None

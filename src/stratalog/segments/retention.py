@@ -29,30 +29,33 @@ def eviction(topic: TopicLog, now: int) -> Eviction | None:
     history, options = topic.history, topic.options
     segments = history.chain.segments
     total = history.total_bytes()
-    below, reason = 0, ""
+    below = 0
+    reasons = {history.evicted_reason}
     for number, segment in enumerate(segments):
         if segment.is_open or len(segments) - number <= options.retention_segments_min:
             break
         if options.retention == "consumed" and segment.end > history.consumed_below:
             break
-        why = _reason(topic, segment, total, now)
-        if not why:
-            break
-        below, reason = segment.end, why
+        # Gone already, or rewritten to nothing: in nobody's way, and no cause by itself.
+        if segment.end > topic.earliest and segment.summary.records:
+            why = _reason(topic, segment, total, now)
+            if not why:
+                break
+            below = segment.end
+            reasons.add(why)
         total -= segment.summary.bytes
+    # There is one reason for all that went: the one that somebody may have to be told.
+    reason = "evicted" if "evicted" in reasons else "expired"
     return Eviction(below, reason) if below > topic.earliest else None
 
 
 def _reason(topic: TopicLog, segment: Segment, total: int, now: int) -> str:
     """Why a segment may go, if all before it do; empty if it may not."""
     options, summary = topic.options, segment.summary
-    if segment.end <= topic.earliest:
-        return topic.history.evicted_reason  # gone already, as far as readers can tell
-    if summary.records:
-        if options.ttl is not None and summary.max_timestamp + options.ttl * 10**9 <= now:
-            return "expired"
-        if 0 < summary.expires_at <= now:
-            return "expired"
+    if options.ttl is not None and summary.max_timestamp + options.ttl * 10**9 <= now:
+        return "expired"
+    if 0 < summary.expires_at <= now:
+        return "expired"
     seconds = options.retention_seconds
     if seconds is not None and summary.max_timestamp + seconds * 10**9 <= now:
         return "evicted"

@@ -52,10 +52,10 @@ def reclaim(topic: TopicLog, now: int, dead_ratio: float) -> int:
         known = history.examined.get(segment.first, 0)
         if not segment.summary.records or count - known < dead_ratio * segment.summary.records:
             continue
-        history.examined[segment.first] = count
         present = _count(segment, dead)
         if present and present >= dead_ratio * segment.summary.records:
             freed += rewrite(topic, segment, dead, now)
+        history.examined[segment.first] = count  # not before: what failed is tried again
     return freed
 
 
@@ -69,11 +69,12 @@ def compact(topic: TopicLog, now: int, dirty_ratio: float, budget: MemoryBudget)
     segments = [segment for segment in history.chain.segments if not segment.is_open]
     total = sum(segment.summary.bytes for segment in segments)
     new = sum(s.summary.bytes for s in segments if s.first >= history.compacted_below)
-    if not new or new < dirty_ratio * total:
+    is_due = 0 < history.tombstone_due <= now
+    if not is_due and (not new or new < dirty_ratio * total):
         return 0
     keys = _Keys(budget)
     try:
-        replaced = _replaced(topic, segments, now, keys)
+        replaced, due = _replaced(topic, segments, now, keys)
     finally:
         keys.release()
     freed = 0
@@ -86,6 +87,7 @@ def compact(topic: TopicLog, now: int, dirty_ratio: float, budget: MemoryBudget)
         if replaced.range_cardinality(segment.first, segment.end):
             freed += rewrite(topic, segment, dead, now)
     history.compacted_below = segments[-1].end
+    history.tombstone_due = due
     return freed
 
 
@@ -97,9 +99,10 @@ class _Keys:
         self._bytes = 0
         self.seen: set[bytes | None] = set()
 
-    def grow(self, count: int, size: int) -> None:
-        """So many keys, of so many bytes together, are about to be added."""
-        total = size + count * _KEY_BYTES
+    def make_room(self, keys: list[bytes | None]) -> None:
+        """See that there is memory for those of the keys that are new."""
+        new = set(keys) - self.seen
+        total = sum(len(key or b"") + _KEY_BYTES for key in new)
         self._budget.ensure("io", total)
         self._budget.add("io", total)
         self._bytes += total
@@ -110,39 +113,59 @@ class _Keys:
         self._bytes = 0
 
 
-def _replaced(topic: TopicLog, segments: list[Segment], now: int, keys: _Keys) -> BitMap64:
-    """Offsets in sealed segments that a later record of the same key replaces."""
-    seen = keys.seen
+def _replaced(
+    topic: TopicLog, segments: list[Segment], now: int, memory: _Keys
+) -> tuple[BitMap64, int]:
+    """Offsets in sealed segments that a later record of the same key replaces.
+
+    And when the first of the deletions that stay may go; 0 for none. A record that somebody
+    deleted replaces nothing.
+    """
+    deleted = topic.history.deleted
+    due = 0
+    seen = memory.seen
     replaced = BitMap64()
     grace_ns = round(topic.options.tombstone_seconds * 10**9)
     start = segments[-1].end
     for part in read_batches(topic, start, topic.committed):
         if not isinstance(part, Gap):
-            new = set(part.batch.keys(part.first, part.end)) - seen
-            keys.grow(len(new), sum(len(key or b"") for key in new))
-            seen |= new
+            memory.make_room(_keys(part))
+            for key, offset in zip(_keys(part), _offsets(part), strict=True):
+                if not deleted or offset not in deleted:
+                    seen.add(key)
     for segment in reversed(segments):
         for part in reversed(list(segment.batches(segment.first, segment.end))):
-            own = part.batch.keys(part.first, part.end)
-            new = set(own) - seen
-            keys.grow(len(new), sum(len(key or b"") for key in new))
-            offsets = part.batch.offsets(part.first, part.end).tolist()
-            gone = _tombstones(part, now - grace_ns)
-            for index in range(len(own) - 1, -1, -1):
-                key = own[index]
-                if key is None:
+            keys, offsets = _keys(part), _offsets(part)
+            memory.make_room(keys)
+            tombstones = _tombstones(part)
+            for index in range(len(keys) - 1, -1, -1):
+                key, offset = keys[index], offsets[index]
+                if key is None or (deleted and offset in deleted):
                     continue
                 if key in seen:
-                    replaced.add(offsets[index])
-                else:
-                    seen.add(key)
-                    if gone is not None and gone[index]:
-                        replaced.add(offsets[index])
-    return replaced
+                    replaced.add(offset)
+                    continue
+                seen.add(key)
+                if tombstones is not None and tombstones[index]:
+                    goes_at = int(tombstones[index]) + grace_ns
+                    if goes_at <= now:
+                        replaced.add(offset)
+                    else:
+                        due = min(due or goes_at, goes_at)
+    return replaced, due
 
 
-def _tombstones(part: Slice, before: int) -> Mask | None:
-    """Deletions of keys that are old enough to go."""
+def _keys(part: Slice) -> list[bytes | None]:
+    return part.batch.keys(part.first, part.end)
+
+
+def _offsets(part: Slice) -> list[int]:
+    offsets: list[int] = part.batch.offsets(part.first, part.end).tolist()
+    return offsets
+
+
+def _tombstones(part: Slice) -> npt.NDArray[np.int64] | None:
+    """The times of those records that are deletions of a key, 0 for others; None for none."""
     batch, first, end = part
     is_tombstone = np.zeros(end - first, np.bool_)
     if batch.operation is not None:
@@ -151,7 +174,8 @@ def _tombstones(part: Slice, before: int) -> Mask | None:
         is_tombstone |= ~batch.valid(batch.value)[first:end]
     if not is_tombstone.any():
         return None
-    return is_tombstone & (batch.timestamps(first, end) <= before)
+    times: npt.NDArray[np.int64] = np.where(is_tombstone, batch.timestamps(first, end), 0)
+    return times
 
 
 def _count(segment: Segment, dead: Dead) -> int:
