@@ -13,17 +13,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import TracebackType
+from typing import Self
 
 from stratalog.clock import Clock
-from stratalog.errors import (
-    ClosedError,
-    ColdStoreError,
-    MemoryPressureError,
-    StratalogError,
-    SyncFailedError,
-    TooLargeError,
-)
+from stratalog.errors import ClosedError, StratalogError, SyncFailedError
 from stratalog.format.control import encode_floor, encode_tier
 from stratalog.format.frame import FrameType
 from stratalog.format.segment import Summary
@@ -37,9 +33,9 @@ from stratalog.projections.replay import Replay
 from stratalog.projections.router import control
 from stratalog.projections.snapshot import capture
 from stratalog.segments.checkpoint import checkpoint, mark, seal_aged
-from stratalog.segments.retention import eviction, remove_below, remove_topic
+from stratalog.segments.retention import eviction, remove_below, remove_cold, remove_topic
 from stratalog.segments.rewrite import compact, reclaim
-from stratalog.segments.tiering import movable, move
+from stratalog.segments.tiering import movable, move_segment
 
 logger = logging.getLogger("stratalog")
 
@@ -49,6 +45,9 @@ _CLOSE_BYTES = 256 << 10
 
 # Of `compact`, which does all it can: a segment is rewritten for one record in a thousand.
 _RATIO_MIN = 0.001
+
+# What failed is not tried again sooner, however much there is to do.
+_RETRY_SECONDS = 1.0
 
 
 class Upkeep:
@@ -75,6 +74,7 @@ class Upkeep:
         self.snapshots = 0
         self.failure: str | None = None
         """What went wrong in the last round, if anything."""
+        self._failed_at = 0.0
         self._refusal: SyncFailedError | None = None
 
     # --- in the background ----------------------------------------------------------------
@@ -95,6 +95,8 @@ class Upkeep:
 
     def _look(self) -> None:
         """Called by the ticker: is there enough to do?"""
+        if self.failure and self._clock.monotonic() - self._failed_at < _RETRY_SECONDS:
+            return
         if self._log_bytes(self._checkpointed) >= self._options.checkpoint_bytes:
             self._wake.set()
 
@@ -111,10 +113,16 @@ class Upkeep:
             with self._lock:
                 self._round()
             self.failure = None
-        except (StratalogError, OSError) as error:
+        # Whatever it is: a thread that ends in silence would leave the log to grow for ever.
+        except Exception as error:
             if self.failure is None:
-                logger.warning("%s: upkeep failed, and will try again: %s", self.root, error)
-            self.failure = str(error)
+                is_known = isinstance(error, StratalogError | OSError)
+                logger.warning(
+                    "%s: upkeep failed, and will try again: %s", self.root, error,
+                    exc_info=not is_known,
+                )  # fmt: skip
+            self._failed_at = self._clock.monotonic()
+            self.failure = str(error) or type(error).__name__
 
     @property
     def root(self) -> str:
@@ -126,13 +134,15 @@ class Upkeep:
         options = self._options
         pending = self._log_bytes(self._checkpointed)
         due = now - self._checkpointed_at >= options.checkpoint_interval
-        if pending >= options.checkpoint_bytes or (pending and due):
-            self._checkpoint()
-        self._tidy(self._options.rewrite_ratio)
-        pending = self._log_bytes(self._snapshotted)
-        due = now - self._snapshotted_at >= options.snapshot_interval
-        if pending >= options.snapshot_bytes or (pending and due):
-            self._snapshot()
+        # Each on its own: a full disk is helped by eviction and by a shorter log.
+        with _Failures() as failures:
+            if pending >= options.checkpoint_bytes or (pending and due):
+                failures.collect(self._checkpoint)
+            failures.collect(lambda: self._tidy(self._options.rewrite_ratio))
+            pending = self._log_bytes(self._snapshotted)
+            due = now - self._snapshotted_at >= options.snapshot_interval
+            if pending >= options.snapshot_bytes or (pending and due):
+                failures.collect(self._snapshot)
 
     # --- on demand ------------------------------------------------------------------------
 
@@ -151,9 +161,10 @@ class Upkeep:
         """Checkpoint, evict, rewrite and move everything that can be, now."""
         with self._lock:
             self._checkpoint()
-            report = self._tidy(_RATIO_MIN)
-            self._snapshot()
-            return report
+            try:
+                return self._tidy(_RATIO_MIN)
+            finally:
+                self._snapshot()
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -207,28 +218,33 @@ class Upkeep:
         self.checkpoints += 1
 
     def _tidy(self, ratio: float) -> CompactionReport:
-        """Evict, rewrite and move; what one topic's cold store refuses does not stop the rest."""
-        segments = freed = rewritten = moved = 0
-        failure: StratalogError | None = None
+        """Evict, rewrite and move; what fails does not stop the rest, and is raised at the end."""
+        segments = freed = moved = 0
         now = self._clock.time_ns()
-        for topic in self._catalog.topics():
-            try:
-                self._evict(topic, now)
-                count, size = remove_below(topic)
-                segments, freed = segments + count, freed + size
-                rewritten += reclaim(topic, now, ratio)
-                if topic.options.compact:
-                    rewritten += compact(topic, now, ratio, self._log.budget)
-                moved += self._move(topic)
-            except (ColdStoreError, MemoryPressureError, TooLargeError) as error:
-                failure = error
-        try:
-            self._remove_dropped()
-        except ColdStoreError as error:
-            failure = error
-        if failure is not None:
-            raise failure
-        return CompactionReport(segments, freed + rewritten, moved)
+
+        def remove(topic: TopicLog) -> None:
+            nonlocal segments, freed
+            self._evict(topic, now)
+            count, size = remove_below(topic)
+            segments, freed = segments + count, freed + size
+
+        def rewrite(topic: TopicLog) -> None:
+            nonlocal freed
+            freed += reclaim(topic, now, ratio)
+            if topic.options.compact:
+                freed += compact(topic, now, ratio, self._log.budget)
+
+        def move(topic: TopicLog) -> None:
+            nonlocal moved
+            moved += self._move(topic)
+
+        with _Failures() as failures:
+            for topic in self._catalog.topics():
+                for step in (remove, remove_cold, rewrite, move):
+                    if not topic.is_dropped:
+                        failures.collect(partial(step, topic), topic)
+            failures.collect(self._remove_dropped)
+        return CompactionReport(segments, freed, moved)
 
     def _evict(self, topic: TopicLog, now: int) -> None:
         wanted = eviction(topic, now)
@@ -239,7 +255,8 @@ class Upkeep:
 
     def _move(self, topic: TopicLog) -> int:
         pool = topic.history.pool
-        if pool.cold is None:
+        # Not by what is remembered: whoever opens a store without one wants nothing moved.
+        if self._options.cold is None or pool.cold is None:
             return 0
         location = pool.cold.location
 
@@ -249,7 +266,7 @@ class Upkeep:
 
         segments = movable(topic, self._options)
         for segment in segments:
-            move(topic, segment, flip)
+            move_segment(topic, segment, flip)
         return len(segments)
 
     def _remove_dropped(self) -> None:
@@ -289,3 +306,30 @@ class Upkeep:
         """Bytes of log behind these positions."""
         written = self._log.positions()
         return sum(lsn - positions.get(number, 0) for number, lsn in written.items())
+
+
+class _Failures:
+    """Steps that are all tried, whatever became of those before; the first failure is raised."""
+
+    def __init__(self) -> None:
+        self._first: Exception | None = None
+
+    def collect(self, step: Callable[[], object], topic: TopicLog | None = None) -> None:
+        """Take a step; what fails because its topic was dropped meanwhile has not failed."""
+        try:
+            step()
+        except (StratalogError, OSError) as error:
+            if topic is None or not topic.is_dropped:
+                self._first = self._first or error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None and self._first is not None:
+            raise self._first

@@ -178,10 +178,14 @@ class SegmentPool:
             raise CorruptionError(f"damaged at position {found}: {end} bytes of it were durable")
         return Loaded(segment, index, fetch, self.note)
 
-    def _load_cold(self, segment: Segment) -> Loaded:
+    def find_cold(self) -> ColdStore | None:
+        """The cold store that was given, or else the one that the log knows of."""
         if self.cold is None and self.cold_location:
             self.cold = open_cold(self.cold_location, self.fs)
-        cold = self.cold
+        return self.cold
+
+    def _load_cold(self, segment: Segment) -> Loaded:
+        cold = self.find_cold()
         if cold is None:
             raise ColdStoreError(
                 f"segment {segment.path} is in a cold store that is not known here: open the store "

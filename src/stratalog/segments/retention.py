@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
-from stratalog.errors import ColdStoreError
 from stratalog.format.names import cold_name, topic_path
 from stratalog.log.topic import TopicLog
 from stratalog.segments.history import Chain
@@ -71,8 +70,7 @@ def _reason(topic: TopicLog, segment: Segment, total: int, now: int) -> str:
 def remove_below(topic: TopicLog) -> tuple[int, int]:
     """Remove the segments that are wholly below the floor; returns how many, and their bytes.
 
-    A cold one that cannot be removed now is tried again in the next round; the error is raised
-    once everything else is done.
+    What the cold store has of them is left to `remove_cold`.
     """
     history = topic.history
     gone = [segment for segment in history.chain.segments if segment.end <= topic.earliest]
@@ -83,26 +81,21 @@ def remove_below(topic: TopicLog) -> tuple[int, int]:
             if not segment.is_cold:
                 history.pool.fs.unlink(segment.path)
         history.pool.fs.sync_dir(history.directory)
-    remove_cold(topic)
     return len(gone), sum(segment.summary.bytes for segment in gone)
 
 
 def remove_cold(topic: TopicLog) -> None:
-    """Remove what is below the floor from the cold store."""
+    """Remove what is below the floor from the cold store.
+
+    Raises `ColdStoreError` if some is left: it is tried again in the next round.
+    """
     history = topic.history
-    cold = history.pool.cold
-    failure: ColdStoreError | None = None
     for first, summary in sorted(history.cold.items()):
+        cold = history.pool.find_cold()
         if summary.end_offset > topic.earliest or cold is None:
             break
-        try:
-            cold.delete(cold_name(topic.id, first))
-            del history.cold[first]
-        except ColdStoreError as error:
-            failure = error
-            break
-    if failure is not None:
-        raise failure
+        cold.delete(cold_name(topic.id, first))
+        del history.cold[first]
 
 
 def remove_topic(pool: SegmentPool, topic_id: int) -> None:
@@ -110,6 +103,7 @@ def remove_topic(pool: SegmentPool, topic_id: int) -> None:
     directory = topic_path(pool.root, topic_id)
     for name in pool.fs.listdir(directory):
         pool.fs.unlink(os.path.join(directory, name))
-    if pool.cold is not None:
-        for name in pool.cold.names(f"{topic_id:016x}/"):
-            pool.cold.delete(name)
+    cold = pool.find_cold()
+    if cold is not None:
+        for name in cold.names(f"{topic_id:016x}/"):
+            cold.delete(name)

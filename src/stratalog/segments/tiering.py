@@ -32,7 +32,9 @@ def movable(topic: TopicLog, options: StoreOptions) -> list[Segment]:
     return here[: len(here) - len(kept)]
 
 
-def move(topic: TopicLog, segment: Segment, flip: Callable[[TopicLog, Summary], None]) -> None:
+def move_segment(
+    topic: TopicLog, segment: Segment, flip: Callable[[TopicLog, Summary], None]
+) -> None:
     """Move one segment; raises `ColdStoreError`, and nothing has changed."""
     pool = topic.history.pool
     cold = pool.cold
