@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from stratalog.format.control import encode_checkpoint
-from stratalog.format.merge import Block, Part, merge
+from stratalog.format.merge import NEVER, Block, Part, merge
 from stratalog.log.topic import TopicLog
 from stratalog.model import Gap
 from stratalog.segments.history import Chain, Mark
@@ -155,4 +155,19 @@ def _resume(topic: TopicLog) -> SegmentWriter | None:
         history.pool.fs, history.directory, topic.id, summary.first_offset, summary.created_at
     )
     writer.resume(summary, segments[-1].load().index)
+    if summary.expires_at == NEVER:
+        writer.expires_at = _expiry(segments[-1])
     return writer
+
+
+def _expiry(segment: Segment) -> int:
+    """When the last record of a segment expires, `NEVER` if one does not; -1 without records.
+
+    What a checkpoint says of an open segment does not include it. Nearly always one batch tells.
+    """
+    latest = -1
+    for batch, first, end in segment.batches(segment.first, segment.end):
+        if batch.expires_at is None or not batch.expires_at[first:end].all():
+            return NEVER
+        latest = max(latest, int(batch.expires_at[first:end].max()))
+    return latest
