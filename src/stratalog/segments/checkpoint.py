@@ -35,7 +35,9 @@ def checkpoint(topic: TopicLog, now: int) -> bool:
         _copy(topic, end, now)
     except BaseException:
         # Begin again from what is durable.
-        topic.history.writer = None
+        writer, topic.history.writer = topic.history.writer, None
+        if writer is not None:
+            writer.close()
         raise
     return True
 
@@ -71,10 +73,11 @@ def _copy(topic: TopicLog, end: int, now: int) -> None:
     options = topic.options
     for block, last in _blocks(topic, history.checkpointed, end):
         if writer is None:
-            writer = history.writer = SegmentWriter(
+            writer = SegmentWriter(
                 history.pool.fs, history.directory, topic.id, history.checkpointed, now
             )
             writer.create()
+            history.writer = writer
         writer.append(block)
         if writer.records >= options.segment_records or writer.position >= options.segment_bytes:
             _seal(topic, writer, last, now)

@@ -71,7 +71,12 @@ class SegmentWriter:
         self._fs.unlink(self.path)
         self.file = self._fs.open(self.path, "create")
         header = SegmentHeader(self._topic_id, self.first, self.created_at)
-        self.file.pwrite([encode_segment_header(header)], 0)
+        try:
+            self.file.pwrite([encode_segment_header(header)], 0)
+        except BaseException:
+            self.close()
+            self._fs.unlink(self.path)
+            raise
         self.position = HEADER_BYTES
 
     def resume(self, summary: Summary, index: Index) -> None:
