@@ -108,10 +108,10 @@ class Shard:
 
     def settle(self) -> None:
         """Make every append readable that was acknowledged without being written."""
-        group = self._in_flight
-        if group is not None and group.is_relaxed:
-            group.wait()
-        group = self.group
+        with self.lock:  # both at once: a group that is closed in between would be in neither
+            in_flight, group = self._in_flight, self.group
+        if in_flight is not None and in_flight.is_relaxed:
+            in_flight.wait()
         if group.is_relaxed:
             self.finish(group)
 

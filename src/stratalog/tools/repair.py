@@ -278,7 +278,7 @@ class _Repair:
             name += "-again"
         topic.define(TopicBody(name, "topic", self.clock.time_ns(), {}))
         log.attach(topic)
-        log.write_topic(topic)
+        log.write_topic(topic, lambda named: None)  # it is known, by its id
         self.act(
             "topic-name", topic.history.directory, f"topic {topic.id} is called {name!r} from now "
             "on", "its name and its options", topic=name,
