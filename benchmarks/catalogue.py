@@ -129,7 +129,7 @@ def append_many_sync() -> Workload:
 
 
 def read(scale: Scale) -> Workload:
-    """A scan of everything, from the page cache, every checksum verified."""
+    """A scan of the log, from the page cache, every checksum verified."""
     count = scale.scan_records
     batched = partial(own.read, batch=BATCH, count=count)
     single = partial(own.read, batch=1, count=scale.synced_scan_records)

@@ -9,11 +9,12 @@ import sys
 
 import stratalog
 from benchmarks.model import records
+from benchmarks.own import LOG_ALONE
 
 
 def write_and_die(path: str, count: int, batch: int) -> None:
     """Append batches, wait until they are written, and be killed: nothing is closed or synced."""
-    topic = stratalog.open(path, durability="disk").topic("log")
+    topic = stratalog.open(path, durability="disk", **LOG_ALONE).topic("log")
     values = records(batch)
     for _ in range(count // batch):
         topic.append_many(values)

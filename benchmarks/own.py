@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count as counter
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +23,9 @@ import stratalog
 from benchmarks.model import Trial, records
 
 _TOPIC = "log"
+
+# For stores whose log is what is measured: nothing of it goes into segments meanwhile.
+LOG_ALONE: dict[str, Any] = {"checkpoint_bytes": 1 << 40, "checkpoint_interval": 1e6}
 
 
 @contextmanager
@@ -133,8 +137,9 @@ def scan_records(topic: stratalog.Topic) -> int:
 def read(
     directory: str, *, scan: Callable[[stratalog.Topic], int], batch: int, count: int
 ) -> Iterator[Trial]:
-    """A scan of a topic written in batches; a batch of 1 is single appends, each synced."""
-    with stratalog.open(directory, durability="fsync" if batch == 1 else "disk") as store:
+    """A scan of the log, written in batches; a batch of 1 is single appends, each synced."""
+    durability = "fsync" if batch == 1 else "disk"
+    with stratalog.open(directory, durability=durability, **LOG_ALONE) as store:
         topic = store.topic(_TOPIC)
         for _ in range(count // batch):
             if batch == 1:
@@ -162,7 +167,7 @@ def reopen(directory: str, *, count: int, batch: int, is_settled: bool = True) -
         assert killed.returncode == -signal.SIGKILL, killed.stderr
 
     def work() -> int:
-        store = stratalog.open(path)
+        store = stratalog.open(path, **LOG_ALONE)
         opened.append(store)
         found = len(store.topic(_TOPIC))
         assert found == count, f"{found} of {count} records are left"
