@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks import limits, own, probes, queues, rivals
-from benchmarks.model import Contestant, Probe, Setup, Workload
+from benchmarks import latency, limits, own, probes, queues, rivals, sealed
+from benchmarks.model import RECORD_BYTES, Contestant, Probe, Setup, Workload
 
 MIB = 1 << 20
 
@@ -27,6 +27,18 @@ OPEN_RECORDS = 1_000_000
 OPEN_BY_RECORDS = [(100_000, 100), (400_000, 400)]
 OPEN_BY_BATCHES = [(1_000_000, 250), (1_000_000, 50)]
 
+# Closed stores: records over so many topics, then segments of one topic of 1 M records.
+CLOSED_TOPICS = 100
+CLOSED_BY_RECORDS = [100_000, 1_000_000, 10_000_000]
+CLOSED_BY_SEGMENTS = [1_000_000, 100_000, 10_000]
+# Killed ones: the log that is to be replayed, in batches of 1000 records.
+KILLED_LOG_MIB = [16, 64, 256]
+_FRAME_BYTES = BATCH * 104
+
+SEALED_RECORDS = 500_000
+LARGE_BYTES = 1 << 10
+LARGE_SEALED_RECORDS = 60_000
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -36,10 +48,14 @@ class Scale:
     scan_records: int
     synced_scan_records: int
     memory_records: int
+    sealed_segments: int
+    point_records: int
+    side_rounds: int
+    """Of probes that compare two things run beside each other."""
 
 
-QUICK = Scale(5, 200_000, 2_000, 2_000_000)
-FULL = Scale(21, 1_000_000, 20_000, 10_000_000)
+QUICK = Scale(5, 200_000, 2_000, 2_000_000, 2, 1_000_000, 3)
+FULL = Scale(21, 1_000_000, 20_000, 10_000_000, 6, 10_000_000, 7)
 
 
 def _own(name: str, setup: Setup) -> Contestant:
@@ -167,6 +183,51 @@ def reopen() -> Workload:
     ])  # fmt: skip
 
 
+def closed_name(count: int) -> str:
+    """What an open of a closed store of so many records is called."""
+    return f"{count // 1000} k records, {CLOSED_TOPICS} topics"
+
+
+def segments_name(segment_records: int) -> str:
+    """What an open of a closed store with such segments is called."""
+    return f"1000 k records, {OPEN_RECORDS // segment_records} segments"
+
+
+def killed_name(mebibytes: int) -> str:
+    """What an open of a killed store with so much log is called."""
+    return f"killed, {mebibytes} MiB of log"
+
+
+def open_store() -> Workload:
+    """Opening a store that has segments: it should take no longer for more records."""
+    return Workload("open-store", "Open a store", "s", [
+        *[_own(closed_name(count),
+               partial(sealed.open_closed, count=count, topics=CLOSED_TOPICS))
+          for count in CLOSED_BY_RECORDS],
+        *[_own(segments_name(each),
+               partial(sealed.open_closed, count=OPEN_RECORDS, segment_records=each))
+          for each in CLOSED_BY_SEGMENTS],
+        *[_own(killed_name(size),
+               partial(own.reopen, count=size * MIB // _FRAME_BYTES * BATCH, batch=BATCH))
+          for size in KILLED_LOG_MIB],
+    ])  # fmt: skip
+
+
+def read_sealed(scale: Scale) -> Workload:
+    """A scan of sealed segments, from the page cache, every checksum verified."""
+    segments = scale.sealed_segments
+    large = segments * LARGE_SEALED_RECORDS
+    return Workload("segments-read", "Read sealed segments", "M/s", [
+        _limit("pread + XXH3", partial(limits.read_and_hash, count=segments * SEALED_RECORDS)),
+        _own("100 B values", partial(
+            sealed.scan_sealed, count=segments * SEALED_RECORDS, segment_records=SEALED_RECORDS,
+            length=RECORD_BYTES)),
+        _own("1 KiB values", partial(
+            sealed.scan_sealed, count=large, segment_records=LARGE_SEALED_RECORDS,
+            length=LARGE_BYTES)),
+    ])  # fmt: skip
+
+
 def catalogue(scale: Scale) -> list[Workload | Probe]:
     """Everything there is to run, in order: what waits for the disk while least is on it."""
     return [
@@ -176,6 +237,16 @@ def catalogue(scale: Scale) -> list[Workload | Probe]:
         append_many(),
         read(scale),
         reopen(),
+        open_store(),
+        read_sealed(scale),
+        Probe("point", "Point reads",
+              partial(latency.points, scale.point_records, scale.side_rounds)),
+        Probe("cold", "Appends beside scans of the cold store",
+              partial(latency.cold, scale.side_rounds)),
+        Probe("checkpoint", "Appends beside checkpoints",
+              partial(latency.checkpoints, scale.side_rounds)),
+        Probe("resident", "Memory of an open store",
+              partial(latency.resident, scale.memory_records)),
         Probe("space", "Bytes on disk", probes.space),
         Probe("memory", "Memory while appending", partial(probes.memory, scale.memory_records)),
-    ]
+    ]  # fmt: skip

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.catalogue import BATCH, OPEN_BY_BATCHES, OPEN_BY_RECORDS, OPEN_RECORDS, open_name
+from benchmarks.catalogue import (
+    BATCH,
+    CLOSED_BY_RECORDS,
+    CLOSED_BY_SEGMENTS,
+    KILLED_LOG_MIB,
+    OPEN_BY_BATCHES,
+    OPEN_BY_RECORDS,
+    OPEN_RECORDS,
+    closed_name,
+    killed_name,
+    open_name,
+    segments_name,
+)
 from benchmarks.model import Measurement, Results, rival
 from benchmarks.report import number
 
@@ -15,6 +27,7 @@ _PANELS = [
     ("append-many", "Append batches of 1000, not synced: ns a record, less is better"),
     ("append-many-sync", "Append batches of 1000, synced: ns a record, less is better"),
     ("read", "Read everything: M records/s, more is better"),
+    ("segments-read", "Read sealed segments: M records/s, more is better"),
 ]
 _WIDTH, _ROW_HEIGHT = 15.0, 0.3
 
@@ -24,13 +37,15 @@ def draw(path: str, machine: dict[str, Any], results: Results) -> bool:
     panels = [(name, title) for name, title in _PANELS if results.of(name)]
     curves = [_open_by_batches, _open_by_records] if results.of("open") else []
     curves += [_memory_curve] if "memory" in results.facts else []
-    count = len(panels) + (1 if curves else 0)
+    more = [_closed_by_records, _closed_by_segments, _killed_by_log]
+    groups = [group for group in (curves, more if results.of("open-store") else []) if group]
+    count = len(panels) + len(groups)
     if not count:
         return False
     rival("matplotlib").use("Agg")
     pyplot = rival("matplotlib.pyplot")
     rows = [range(first, min(first + 2, count)) for first in range(0, count, 2)]
-    lengths = [len(results.of(name)) for name, _ in panels] + ([8] if curves else [])
+    lengths = [len(results.of(name)) for name, _ in panels] + [8] * len(groups)
     heights = [max(lengths[index] for index in row) + 2 for row in rows]
     figure = pyplot.figure(figsize=(_WIDTH, sum(heights) * _ROW_HEIGHT + 1), layout="constrained")
     parts = figure.subfigures(len(rows), 1, height_ratios=heights, squeeze=False)
@@ -41,8 +56,9 @@ def draw(path: str, machine: dict[str, Any], results: Results) -> bool:
                 name, title = panels[index]
                 _bars(cell.subplots(), title, results.of(name))
             else:
-                axes = cell.subplots(1, len(curves), squeeze=False)[0]
-                for axis, curve in zip(axes, curves, strict=True):
+                group = groups[index - len(panels)]
+                axes = cell.subplots(1, len(group), squeeze=False)[0]
+                for axis, curve in zip(axes, group, strict=True):
                     curve(axis, results)
     figure.suptitle(
         f"Stratalog (blue), rivals (grey), what the machine can do (yellow): median, range of "
@@ -83,25 +99,46 @@ def _bars(axis: Any, title: str, items: list[Measurement]) -> None:
 def _open_by_batches(axis: Any, results: Results) -> None:
     sizes = [(OPEN_RECORDS, BATCH), *OPEN_BY_BATCHES]
     points = [(count / batch / 1000, size) for size in sizes for count, batch in [size]]
-    _open_curve(axis, results, points)
+    _open_curve(axis, results, "open", [(x, open_name(*size)) for x, size in points])
     axis.set_xlabel("thousand batches of 1 M records together", fontsize=8)
 
 
 def _open_by_records(axis: Any, results: Results) -> None:
     sizes = [*OPEN_BY_RECORDS, (OPEN_RECORDS, BATCH)]
-    _open_curve(axis, results, [(size[0] / 1e6, size) for size in sizes])
+    _open_curve(axis, results, "open", [(size[0] / 1e6, open_name(*size)) for size in sizes])
     axis.set_xlabel("million records in 1000 batches", fontsize=8)
 
 
-def _open_curve(axis: Any, results: Results, points: list[tuple[float, tuple[int, int]]]) -> None:
-    found = [(x, results.find("open", open_name(*size))) for x, size in points]
+def _closed_by_records(axis: Any, results: Results) -> None:
+    points = [(count / 1e6, closed_name(count)) for count in CLOSED_BY_RECORDS]
+    _open_curve(axis, results, "open-store", points, "Open a closed store: ms")
+    axis.set_xlabel("million records in 100 topics", fontsize=8)
+
+
+def _closed_by_segments(axis: Any, results: Results) -> None:
+    points = [(OPEN_RECORDS / each, segments_name(each)) for each in CLOSED_BY_SEGMENTS]
+    _open_curve(axis, results, "open-store", points, "Open a closed store: ms")
+    axis.set_xlabel("segments of 1 M records together", fontsize=8)
+
+
+def _killed_by_log(axis: Any, results: Results) -> None:
+    points = [(float(size), killed_name(size)) for size in KILLED_LOG_MIB]
+    _open_curve(axis, results, "open-store", points, "Open a killed store: ms")
+    axis.set_xlabel("MiB of log to replay", fontsize=8)
+
+
+def _open_curve(
+    axis: Any, results: Results, workload: str, points: list[tuple[float, str]],
+    title: str = "Open a killed log: ms",
+) -> None:  # fmt: skip
+    found = [(x, results.find(workload, name)) for x, name in points]
     heights = [(x, item.median * 1000) for x, item in found if item is not None]
     axis.plot(*zip(*heights, strict=True), "o-", color=_COLOURS["stratalog"])
-    # The same height in both panels, so that they can be compared.
-    top = max(item.median for item in results.of("open")) * 1100
+    # The same height in all panels of a workload, so that they can be compared.
+    top = max(item.median for item in results.of(workload)) * 1100
     axis.set_xlim(left=0)
     axis.set_ylim(0, top)
-    _finish(axis, "Open a killed log: ms")
+    _finish(axis, title)
 
 
 def _memory_curve(axis: Any, results: Results) -> None:

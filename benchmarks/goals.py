@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from benchmarks.catalogue import CLOSED_BY_RECORDS, LARGE_BYTES, closed_name, killed_name
 from benchmarks.model import Results
 
 # 9 M records in batches of 1000 are 9000 index entries of some 50 bytes: half a megabyte. The
@@ -41,10 +42,12 @@ class Outcome:
         return self.measured >= self.goal.limit
 
 
-def _median(workload: str, contestant: str) -> Callable[[Results], float | None]:
+def _median(
+    workload: str, contestant: str, factor: float = 1.0
+) -> Callable[[Results], float | None]:
     def measure(results: Results) -> float | None:
         found = results.find(workload, contestant)
-        return None if found is None else found.median
+        return None if found is None else found.median * factor
 
     return measure
 
@@ -84,6 +87,29 @@ GOALS = [
     Goal("read", ">=", 1, "M/s", _median("read", "stratalog read")),
     Goal("open a killed log of 1 M records", "<=", 1.5, "s",
          _median("open", "1 M records, not yet synced")),
+    Goal("open a closed store of 10 M records", "<=", 300, "ms",
+         _median("open-store", closed_name(CLOSED_BY_RECORDS[-1]), 1000)),
+    Goal("the same against 100 k records", "<=", 1.5, "x",
+         _slower("open-store", closed_name(CLOSED_BY_RECORDS[-1]),
+                 closed_name(CLOSED_BY_RECORDS[0]))),
+    Goal("open a killed store, 64 MiB of log", "<=", 2, "s",
+         _median("open-store", killed_name(64))),
+    Goal("read_arrow of sealed segments, 100 B", ">=", 30, "M/s",
+         _median("segments-read", "100 B values")),
+    Goal("read_arrow of sealed segments, 1 KiB", ">=", 3, "GB/s",
+         _median("segments-read", "1 KiB values", LARGE_BYTES / 1000)),
+    Goal("read one record by its offset", "<=", 30, "us", _fact("point", "read_us")),
+    Goal("offset_at", "<=", 50, "us", _fact("point", "offset_at_us")),
+    Goal("p99 of disk appends beside 8 cold scans", "<=", 1.5, "x",
+         _fact("cold", "disk_p99_ratio")),
+    Goal("p99 of fsync appends beside 8 cold scans", "<=", 1.5, "x",
+         _fact("cold", "fsync_p99_ratio")),
+    *[Goal(f"cost of checkpoints, {name}", "<=", 30, "%",
+           _fact("checkpoint", f"cost_percent_batches_of_{batch}"))
+      for batch, name in ((1000, "append_many of 1000"), (100, "append_many of 100"),
+                          (1, "append"))],
+    Goal("memory of an open store", "<=", 200, "MB", _fact("resident", "opened_bytes", 1e-6)),
+    Goal("the same after a scan", "<=", 200, "MB", _fact("resident", "scanned_bytes", 1e-6)),
     Goal("bytes of frames per record", "<=", 112, "B", _fact("space", "frame_bytes_per_record")),
     Goal("growth in memory while appending", "<=", _GROWTH_MIB_MAX, "MiB",
          _fact("memory", "growth_bytes", 1 / (1 << 20))),
