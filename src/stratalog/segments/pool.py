@@ -162,7 +162,7 @@ class SegmentPool:
             return view[position : position + length]
 
         index = self._index(segment, fetch, len(view))
-        return Loaded(segment, index, fetch, self.note, release=lambda: forget_pages(view))
+        return Loaded(segment, index, fetch, self.note, lambda: forget_pages(view), view)
 
     def _load_open(self, segment: Segment) -> Loaded:
         file = self.fs.open(segment.path, "read")

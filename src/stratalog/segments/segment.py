@@ -127,7 +127,7 @@ class Loaded:
     """The index of a segment, as lists, and its batches as they are asked for."""
 
     __slots__ = (
-        "_batches", "_fetch", "_note", "_release", "_segment", "bases", "counts", "index",
+        "_batches", "_fetch", "_note", "_release", "_segment", "_whole", "bases", "counts", "index",
         "lengths", "max_timestamps", "positions",
     )  # fmt: skip
 
@@ -138,8 +138,11 @@ class Loaded:
         fetch: Fetch,
         note: Callable[[int], None],
         release: Callable[[], None] | None = None,
+        whole: memoryview | None = None,
     ) -> None:
         self._segment = segment
+        self._whole = whole
+        """All of a file that is mapped: its batches are known to lie in one piece of memory."""
         self._fetch = fetch
         self._note = note
         self._release = release
@@ -164,7 +167,11 @@ class Loaded:
         if batch is None:
             header, body = self.frame(number)
             try:
-                batch = Batch.parse(header, body)
+                if self._whole is None:
+                    batch = Batch.parse(header, body)
+                else:
+                    place = self.positions[number] + FRAME_BYTES
+                    batch = Batch.parse(header, self._whole, place)
             except FormatError as error:
                 raise self._damaged(number, error) from error
             if not self._segment.is_open:  # else it holds memory of its own, not the disk's
