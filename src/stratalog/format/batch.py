@@ -23,6 +23,7 @@ from stratalog.format.sections import (
     Cursor,
     Int32s,
     cut_evenly,
+    find_ends,
     find_values,
     rises,
 )
@@ -67,6 +68,10 @@ class Batch:
             if rises(ends):
                 value = Binary(-1, start, ends, found[0])
                 return cls._of_values(header, header.count, body, value, header.body_length)
+        if header.flags == Flag.SHORT_TIMESTAMPS:
+            batch = cls._parse_stamped(header, body, start)
+            if batch is not None:
+                return batch
         if header.count == 0:
             raise CorruptionError("batch of no records")
         if header.base_offset > BASE_OFFSET_MAX:
@@ -107,6 +112,28 @@ class Batch:
         batch.operation = optional(Flag.OPERATIONS, np.uint8)
         cursor.finish()
         _check_deltas(batch, header.max_timestamp)
+        return batch
+
+    @classmethod
+    def _parse_stamped(
+        cls, header: FrameHeader, body: bytes | memoryview, start: int
+    ) -> Batch | None:
+        """Values and short timestamps, which is what a checkpoint makes; None if that is wrong."""
+        count = header.count
+        ends_at = start + (4 * count + 7 & ~7)
+        found = find_ends(header, body, ends_at, start + header.body_length)
+        if found is None:
+            return None
+        deltas = np.frombuffer(body, np.uint32, count, start)
+        ends = np.frombuffer(body, np.int32, count + 1, ends_at)
+        if not rises(ends) or not rises(deltas) or deltas[0]:
+            return None
+        # In Python's numbers, so that the sum does not overflow.
+        if header.base_timestamp + int(deltas[-1]) != header.max_timestamp:
+            return None
+        value = Binary(-1, ends_at, ends, found[0])
+        batch = cls._of_values(header, count, body, value, header.body_length)
+        batch.timestamp_deltas = deltas
         return batch
 
     @classmethod

@@ -80,8 +80,8 @@ class Cursor:
             )
 
 
-def rises(ends: Int32s) -> bool:
-    """Whether ends rise from 0."""
+def rises(ends: Int32s | npt.NDArray[np.uint32]) -> bool:
+    """Whether numbers never fall."""
     return not np.count_nonzero(ends[1:] < ends[:-1])  # `any()` takes three times as long
 
 
@@ -104,6 +104,25 @@ def find_values(
     if length < 0 or ends_length + (length + 7 & ~7) != body_length:
         return None
     return start + ends_length, length
+
+
+def find_ends(
+    header: FrameHeader, data: bytes | memoryview, start: int, end: int
+) -> tuple[int, int] | None:
+    """Position and length of the values whose ends are at `start` and which end the body."""
+    count = header.count
+    values = start + (4 * count + 11 & ~7)
+    if (
+        not count
+        or header.base_offset > BASE_OFFSET_MAX
+        or values > end
+        or _END.unpack_from(data, start)[0]
+    ):
+        return None
+    length: int = _END.unpack_from(data, start + 4 * count)[0]
+    if length < 0 or values + (length + 7 & ~7) != end:
+        return None
+    return values, length
 
 
 def cut_evenly(body: bytes, start: int, ends: Int32s) -> list[bytes | None] | None:
