@@ -12,7 +12,7 @@ from stratalog.log.topic import TopicLog
 from stratalog.model import Diff, Gap, Record
 from stratalog.options import check_range
 from stratalog.segments.delete import changes
-from stratalog.segments.read import offset_at, read_living
+from stratalog.segments.read import offset_at, read_living, read_one
 from stratalog.segments.segment import Slice
 
 if TYPE_CHECKING:
@@ -41,6 +41,11 @@ class TopicReading:
         return self._read(start, end, self._limit(limit))
 
     def _read(self, start: int, end: int, left: int) -> Iterator[Record | Gap]:
+        if left == 1 and start < end:
+            record = read_one(self._log, start)
+            if record is not None:
+                yield record
+                return
         for part in self._parts(start, end, left):
             if isinstance(part, Gap):
                 yield part

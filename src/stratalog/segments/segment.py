@@ -114,6 +114,16 @@ class Segment:
                 yield Slice(batch, first, last)
             number += 1
 
+    def find(self, offset: int) -> tuple[Batch, int] | None:
+        """The batch that has an offset, and its place there; None if the offset was removed."""
+        loaded = self.load()
+        number = bisect_right(loaded.bases, offset) - 1
+        if number < 0:
+            return None
+        batch = loaded.batch(number)
+        first, last = batch.range_of(offset, offset + 1)
+        return (batch, first) if first < last else None
+
     def offset_at(self, timestamp: int) -> int:
         """The first offset with this time or a later one; the end if there is none."""
         loaded = self.load()
