@@ -124,6 +124,8 @@ class Store:
         replay.pool.resident_bytes_max = min(replay.pool.resident_bytes_max, io_bytes // 2)
         if self.options.cold is not None:
             replay.pool.cold = open_cold(self.options.cold, fs)
+        shards = self._log.shards
+        replay.pool.cold_gate.commits = lambda: sum(shard.commits for shard in shards)
         self._upkeep = Upkeep(self._log, replay, self._catalog, self.options, self.clock)
         if background:
             self._log.start()

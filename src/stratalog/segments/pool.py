@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -48,6 +49,11 @@ _RESIDENT_BYTES_MAX = 64 << 20
 # Cold reads are slow and their number does not make them faster; two keep a connection busy.
 _COLD_THREADS = 2
 _COLD_READ_BYTES = 4 << 20
+_COLD_PIECES = 4
+# While there are appends a batch of 256 KiB is read every millisecond: that is 200 MB/s, more than
+# most cold stores give, and leaves the interpreter to the appends nine tenths of the time.
+_REST_SECONDS = 0.001
+_ACTIVE_SECONDS = 0.1
 
 
 class SegmentPool:
@@ -66,6 +72,7 @@ class SegmentPool:
         self.resident_bytes_max = resident_bytes_max
         self._resident_bytes = 0
         self._executor: ThreadPoolExecutor | None = None
+        self.cold_gate = ColdGate()
 
     def segment(self, topic_id: int, summary: Summary) -> Segment:
         """A segment of a topic, wherever it is."""
@@ -198,8 +205,8 @@ class SegmentPool:
 
         footer = read_footer(remote, size, segment.topic_id, segment.first)
         index = read_index(remote, footer)
-        fetch = _ReadAhead(remote, footer.index_position)
-        return Loaded(segment, index, fetch, self.note, release=fetch.release)
+        fetch = _ReadAhead(remote, footer.index_position, self.note)
+        return Loaded(segment, index, fetch, self.note, fetch.release, gate=self.cold_gate)
 
     def _apart(self, action: Callable[[], bytes]) -> bytes:
         """Do something in the threads that are there for the cold store."""
@@ -233,25 +240,74 @@ class SegmentPool:
             return index
 
 
-class _ReadAhead:
-    """Ranges of a cold segment, a few megabytes at a time; the last piece is kept."""
+class ColdGate:
+    """Lets those who read what is cold through one by one, and slowly while there are appends.
 
-    def __init__(self, remote: Fetch, end: int) -> None:
+    An append that comes back from the disk needs the interpreter, and waits up to 5 ms for each
+    thread that wants it too. So however many scan, one or two of them are awake at a time, and
+    none while the one at the gate rests.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._commits = 0
+        self._committed_at = -_ACTIVE_SECONDS
+        self.commits: Callable[[], int] = lambda: 0
+        """How many commits there were; a number that rises is a store that is being written."""
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            commits, now = self.commits(), time.monotonic()
+            if commits != self._commits:
+                self._commits, self._committed_at = commits, now
+            if now - self._committed_at < _ACTIVE_SECONDS:
+                time.sleep(_REST_SECONDS)
+        finally:
+            self._lock.release()
+
+
+class _ReadAhead:
+    """Ranges of a cold segment, a few megabytes at a time; the last pieces are kept.
+
+    Several, because readers at different places of a segment would otherwise take each other's
+    away. Those who want the same piece wait for the first of them.
+    """
+
+    def __init__(self, remote: Fetch, end: int, note: Callable[[int], None]) -> None:
         self._remote = remote
         self._end = end
+        self._note = note
+        self._lock = threading.Lock()
         self.release()
 
     def release(self) -> None:
         """Keep nothing."""
-        self._piece: tuple[int, memoryview] = (0, memoryview(b""))
+        self._pieces: tuple[tuple[int, memoryview], ...] = ()
 
     def __call__(self, position: int, length: int) -> memoryview:
-        start, data = self._piece
-        if not start <= position <= position + length <= start + len(data):
-            wanted = max(length, min(_COLD_READ_BYTES, self._end - position))
-            start, data = position, memoryview(self._remote(position, wanted))
-            self._piece = (start, data)
-        return data[position - start : position - start + length]
+        found = self._find(position, length)
+        if found is None:
+            with self._lock:
+                found = self._find(position, length)
+                if found is None:
+                    found = self._read(position, length)
+        return found
+
+    def _find(self, position: int, length: int) -> memoryview | None:
+        for start, data in self._pieces:
+            if start <= position and position + length <= start + len(data):
+                return data[position - start : position - start + length]
+        return None
+
+    def _read(self, position: int, length: int) -> memoryview:
+        wanted = max(length, min(_COLD_READ_BYTES, self._end - position))
+        data = memoryview(self._remote(position, wanted))
+        self._note(wanted)  # first: it may release everything
+        self._pieces = ((position, data), *self._pieces[: _COLD_PIECES - 1])
+        return data[:length]
 
 
 def summary_of(footer: SegmentFooter, created_at: int, size: int) -> Summary:

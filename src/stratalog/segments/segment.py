@@ -5,7 +5,7 @@ to the bytes that are known to be durable. One in the cold store is read in rang
 threads that belongs to cold reads alone.
 
 Every batch is verified when it is first touched: its header, its body, and that it is the batch the
-index says. It is then kept, parsed, until the pool drops the pages of the map.
+index says. That of a map is then kept, parsed, until the pool drops the map's pages.
 
 Concurrency: any thread may read. A segment's fields never change: what changes is which `Segment`
 a topic's chain holds.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -44,6 +45,8 @@ if TYPE_CHECKING:
 
 Fetch = Callable[[int, int], "bytes | memoryview"]
 """Bytes of a file: position and length."""
+
+_OPEN_GATE = contextlib.nullcontext()
 
 
 class Slice(NamedTuple):
@@ -137,8 +140,8 @@ class Loaded:
     """The index of a segment, as lists, and its batches as they are asked for."""
 
     __slots__ = (
-        "_batches", "_fetch", "_note", "_release", "_segment", "_whole", "bases", "counts", "index",
-        "lengths", "max_timestamps", "positions",
+        "_batches", "_fetch", "_gate", "_note", "_release", "_segment", "_whole", "bases",
+        "counts", "index", "lengths", "max_timestamps", "positions",
     )  # fmt: skip
 
     def __init__(
@@ -149,8 +152,11 @@ class Loaded:
         note: Callable[[int], None],
         release: Callable[[], None] | None = None,
         whole: memoryview | None = None,
+        gate: AbstractContextManager[object] = _OPEN_GATE,
     ) -> None:
         self._segment = segment
+        self._gate = gate
+        """Entered to verify and parse a batch."""
         self._whole = whole
         """All of a file that is mapped: its batches are known to lie in one piece of memory."""
         self._fetch = fetch
@@ -175,23 +181,28 @@ class Loaded:
         """One batch, verified."""
         batch = self._batches.get(number)
         if batch is None:
-            header, body = self.frame(number)
-            try:
-                if self._whole is None:
-                    batch = Batch.parse(header, body)
-                else:
-                    place = self.positions[number] + FRAME_BYTES
-                    batch = Batch.parse(header, self._whole, place)
-            except FormatError as error:
-                raise self._damaged(number, error) from error
-            if not self._segment.is_open:  # else it holds memory of its own, not the disk's
+            data = self._fetch(self.positions[number], self.lengths[number])
+            with self._gate:
+                batch = self._parse(number, data)
+            if self._whole is not None:  # else it holds memory of its own, not the disk's
                 self._batches[number] = batch
                 self._note(self.lengths[number])
         return batch
 
+    def _parse(self, number: int, data: bytes | memoryview) -> Batch:
+        header, body = self._verify(number, data)
+        try:
+            if self._whole is None:
+                return Batch.parse(header, body)
+            return Batch.parse(header, self._whole, self.positions[number] + FRAME_BYTES)
+        except FormatError as error:
+            raise self._damaged(number, error) from error
+
     def frame(self, number: int) -> tuple[FrameHeader, memoryview]:
         """One frame, verified and not parsed."""
-        data = self._fetch(self.positions[number], self.lengths[number])
+        return self._verify(number, self._fetch(self.positions[number], self.lengths[number]))
+
+    def _verify(self, number: int, data: bytes | memoryview) -> tuple[FrameHeader, memoryview]:
         try:
             header = decode_header(bytes(data[:FRAME_BYTES]), seed=0)
             if (
