@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import TracebackType
@@ -50,6 +51,12 @@ _RATIO_MIN = 0.001
 _RETRY_SECONDS = 1.0
 
 
+# A checkpoint beside appends rests this long behind every batch of 256 KiB, until the log is so
+# many times longer than what starts one: then it has to keep up.
+_REST_SECONDS = 0.0005
+_BEHIND_MAX = 8
+
+
 class Upkeep:
     """The rounds of one store."""
 
@@ -70,6 +77,7 @@ class Upkeep:
         """Per shard, the lsn below which everything is in segments."""
         self._snapshotted = dict(start)
         self._checkpointed_at = self._snapshotted_at = clock.monotonic()
+        self._commits = 0
         self.checkpoints = 0
         self.snapshots = 0
         self.failure: str | None = None
@@ -137,7 +145,7 @@ class Upkeep:
         # Each on its own: a full disk is helped by eviction and by a shorter log.
         with _Failures() as failures:
             if pending >= options.checkpoint_bytes or (pending and due):
-                failures.collect(self._checkpoint)
+                failures.collect(lambda: self._checkpoint(self._rest))
             failures.collect(lambda: self._tidy(self._options.rewrite_ratio))
             pending = self._log_bytes(self._snapshotted)
             due = now - self._snapshotted_at >= options.snapshot_interval
@@ -196,7 +204,7 @@ class Upkeep:
 
     # --- steps; the lock is held ----------------------------------------------------------
 
-    def _checkpoint(self) -> None:
+    def _checkpoint(self, rest: Callable[[], None] = lambda: None) -> None:
         if self._refusal is not None:
             raise self._refusal
         self._log.sync()
@@ -205,7 +213,7 @@ class Upkeep:
         touched: list[TopicLog] = []
         try:
             for topic in self._catalog.topics():
-                is_new = checkpoint(topic, now)
+                is_new = checkpoint(topic, now, rest)
                 if seal_aged(topic, now) or is_new:
                     touched.append(topic)
         except SyncFailedError as error:
@@ -216,6 +224,15 @@ class Upkeep:
         self._checkpointed = self._advance(positions)
         self._checkpointed_at = self._clock.monotonic()
         self.checkpoints += 1
+
+    def _rest(self) -> None:
+        """Leave the interpreter to appends for a moment, unless there are none, or too many."""
+        commits = sum(shard.commits for shard in self._log.shards)
+        is_active = commits != self._commits
+        self._commits = commits
+        behind_max = _BEHIND_MAX * self._options.checkpoint_bytes
+        if is_active and not self._is_stopped and self._log_bytes(self._checkpointed) < behind_max:
+            time.sleep(_REST_SECONDS)
 
     def _tidy(self, ratio: float) -> CompactionReport:
         """Evict, rewrite and move; what fails does not stop the rest, and is raised at the end."""

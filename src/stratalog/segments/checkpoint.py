@@ -7,7 +7,7 @@ the segments are. A segment that was sealed but not yet spoken of is whole, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from stratalog.format.control import encode_checkpoint
 from stratalog.format.merge import NEVER, Block, Part, merge
@@ -23,16 +23,21 @@ BATCH_BYTES = 256 << 10
 in 30 us, and all of them at full speed."""
 
 
-def checkpoint(topic: TopicLog, now: int) -> bool:
+def _no_rest() -> None:
+    pass
+
+
+def checkpoint(topic: TopicLog, now: int, rest: Callable[[], None] = _no_rest) -> bool:
     """Put everything that was published into segments, durably; returns whether there was any.
 
-    The log can give the topic's frames up once a `CHECKPOINT` frame says so.
+    The log can give the topic's frames up once a `CHECKPOINT` frame says so. `rest` is called
+    behind every batch.
     """
     end = topic.committed
     if topic.is_ephemeral or topic.history.checkpointed >= end:
         return False
     try:
-        _copy(topic, end, now)
+        _copy(topic, end, now, rest)
     except BaseException:
         # Begin again from what is durable.
         writer, topic.history.writer = topic.history.writer, None
@@ -67,7 +72,7 @@ def seal(topic: TopicLog, now: int) -> None:
         _seal(topic, writer, topic.history.checkpointed, now)
 
 
-def _copy(topic: TopicLog, end: int, now: int) -> None:
+def _copy(topic: TopicLog, end: int, now: int, rest: Callable[[], None]) -> None:
     history = topic.history
     writer = history.writer = history.writer or _resume(topic)
     options = topic.options
@@ -82,6 +87,7 @@ def _copy(topic: TopicLog, end: int, now: int) -> None:
         if writer.records >= options.segment_records or writer.position >= options.segment_bytes:
             _seal(topic, writer, last, now)
             writer = None
+        rest()
     if writer is not None:
         writer.sync()
         summary = writer.summary(end)
