@@ -455,3 +455,45 @@ def test_the_strategy_reaches_every_column() -> None:
         Flag.EXPIRES_AT, Flag.NOT_BEFORE, Flag.OPERATIONS,
     ]  # fmt: skip
     assert seen.flags == sum(wanted)
+
+
+# --- values and short timestamps, the short way ------------------------------------------------
+
+
+def _stamped(stamps: list[int], values: list[bytes]) -> tuple[FrameHeader, bytes]:
+    ends = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    parts = [np.array(stamps, np.uint32).tobytes(), ends.tobytes(), b"".join(values)]
+    body = b"".join(part + bytes(-len(part) & 7) for part in parts)
+    last = NOW + (stamps[-1] if stamps else 0)
+    return _header(Flag.SHORT_TIMESTAMPS, body, len(values), max_timestamp=last), body
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 50])
+def test_values_with_short_timestamps_read_back(count: int) -> None:
+    """One by one and all at once, in place too."""
+    values = [b"x" * (index % 5) for index in range(count)]
+    header, body = _stamped(list(range(count)), values)
+    batch = Batch.parse(header, memoryview(b"12345678" + body + b"more"), 8)
+    records = batch.records()
+    assert [record.value for record in records] == values
+    assert [record.timestamp for record in records] == [NOW + index for index in range(count)]
+    assert [batch.record(index) for index in range(count)] == records
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(0, 1), (4, 3), (8, 9), (16, 1), (20, 99), (24, 0), (28, -1), (28, 1000)],
+)
+def test_damaged_short_timestamps_and_ends_are_refused(place: int, value: int) -> None:
+    """What the short way does not take, the long way names."""
+    header, body = _stamped([0, 1, 2], [b"a", b"bc", b"def"])
+    damaged = body[:place] + struct.pack("<i", value) + body[place + 4 :]
+    with pytest.raises(CorruptionError):
+        Batch.parse(header, damaged)
+
+
+def test_one_record_with_columns_reads_as_among_others() -> None:
+    """Also one without a value."""
+    records = [Record(b"a", key=b"k"), Record(None), Record(b"c", tag="t")]
+    batch = _parse(columns_of(records, 1 << 20)[0])
+    assert [batch.record(index) for index in range(3)] == batch.records()

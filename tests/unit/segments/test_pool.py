@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import struct
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from tests.unit.segments.files import NOW, TOPIC, block, offsets, sealed, writer
@@ -22,7 +23,7 @@ from stratalog.format.segment import FOOTER_BYTES, HEADER_BYTES, INDEX_BYTES, St
 from stratalog.fs import PosixFileSystem
 from stratalog.fs import forget_pages as real_forget_pages
 from stratalog.segments import pool as pool_module
-from stratalog.segments.pool import SegmentPool
+from stratalog.segments.pool import ColdGate, SegmentPool, _ReadAhead
 from stratalog.testing import FakeDisk
 
 ROOT = "/data"
@@ -310,3 +311,57 @@ def test_a_closed_pool_holds_nothing(tmp_path: Path) -> None:
     pool.close()
     assert segment._loaded is None
     assert not pool._loaded
+
+
+# --- the cold store --------------------------------------------------------------------------
+
+
+def test_the_cold_gate_rests_only_while_there_are_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of a store that nobody writes is not slowed down."""
+    rests: list[float] = []
+    clock = SimpleNamespace(sleep=rests.append, monotonic=lambda: 1000.0)
+    monkeypatch.setattr(pool_module, "time", clock)
+    gate = ColdGate()
+    with gate:
+        pass
+    assert rests == []
+    gate.commits = lambda: 1
+    with gate:
+        pass
+    assert len(rests) == 1
+    clock.monotonic = lambda: 1001.0
+    with gate:
+        pass
+    assert len(rests) == 1
+
+
+def test_the_cold_gate_opens_again_after_an_error() -> None:
+    """Damage in one batch does not lock everybody else out."""
+    gate = ColdGate()
+    with pytest.raises(CorruptionError), gate:
+        raise CorruptionError("broken")
+    with gate:
+        pass
+
+
+def test_readers_at_different_places_keep_their_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two who scan one cold segment do not read it again for every batch."""
+    monkeypatch.setattr(pool_module, "_COLD_READ_BYTES", 100)
+    data = bytes(range(256)) * 4
+    asked: list[tuple[int, int]] = []
+    noted: list[int] = []
+
+    def remote(position: int, length: int) -> bytes:
+        asked.append((position, length))
+        return data[position : position + length]
+
+    fetch = _ReadAhead(remote, len(data), noted.append)
+    for step in range(0, 100, 10):
+        assert fetch(step, 10) == data[step : step + 10]
+        assert fetch(500 + step, 10) == data[500 + step : 510 + step]
+    assert asked == [(0, 100), (500, 100)]
+    assert noted == [100, 100]
+    assert fetch(1000, 24) == data[1000:]  # never past the end
+    fetch.release()
+    assert fetch(0, 150) == data[:150]  # more than a piece
+    assert asked[2:] == [(1000, 24), (0, 150)]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from pyroaring import BitMap64
 from tests.unit.segments.files import NOW, TOPIC, block, sealed, writer
 
+import stratalog
 from stratalog.format.merge import Part, merge
 from stratalog.model import Gap
 from stratalog.segments.history import History
@@ -70,3 +73,24 @@ def test_what_was_given_up_and_is_there_all_the_same_is_read(history: History) -
     """A record that can be read is no gap."""
     history.lost = BitMap64([5, 25])
     assert _read(history, 0, 40) == [1, 2, 5, 6, 8, *range(20, 30)]
+
+
+def test_one_record_reads_as_among_others(tmp_path: Path) -> None:
+    """From a segment and from the log; what is deleted or has expired is as gone as ever."""
+    with stratalog.open(tmp_path) as store:
+        topic = store.topic("t")
+        topic.append_many([b"%d" % index for index in range(10)])
+        topic.append(b"short", ttl=1e-9)
+        topic.append(b"keyed", key=b"k")
+        store.checkpoint()
+        topic.append(b"in the log")
+        topic.delete(offsets=[3])
+        everything = {r.offset: r for r in topic.read() if isinstance(r, stratalog.Record)}
+        assert sorted(everything) == [0, 1, 2, *range(4, 10), 11, 12]
+        for offset in everything:
+            assert list(topic.read(offset, limit=1)) == [everything[offset]]
+        # As before: the next one that is there, behind a gap if there is one.
+        assert list(topic.read(3, limit=1)) == [everything[4]]
+        assert list(topic.read(10, limit=1)) == [Gap(10, 10, "expired"), everything[11]]
+        assert list(topic.read(13, limit=1)) == []
+        assert list(topic.read(5, end=5, limit=1)) == []
