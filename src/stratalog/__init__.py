@@ -85,16 +85,21 @@ def verify(
 
 
 def repair(
-    path: str | os.PathLike[str], *, dry_run: bool = False, progress: Progress | None = None
+    path: str | os.PathLike[str],
+    *,
+    dry_run: bool = False,
+    cold: str | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Make a damaged store whole again; what is lost becomes explicit gaps.
 
     `report.actions` says what was done; `dry_run=True` says what would be, and changes nothing.
-    What is taken out of use is kept in `<store>/quarantine`.
+    What is taken out of use is kept in `<store>/quarantine`. What is missing is looked for in the
+    cold store at `cold` before it is given up.
     """
     from stratalog.tools.repair import repair
 
-    return repair(path, dry_run=dry_run, progress=progress)
+    return repair(path, dry_run=dry_run, cold=cold, progress=progress)
 
 
 __all__ = [

@@ -18,16 +18,18 @@ from stratalog.cli.output import AsJson, make_console, make_paint, time_text, wr
 from stratalog.tools.dump import Row, dump
 from stratalog.tools.report import Progress, Report
 
+ColdUrl = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="The cold store, to look for segments there."),
+]
+
 EXIT_DAMAGED = 6
 """Damage was found: the code that an error about damaged bytes has, too."""
 
 
 def verify(
     path: StorePath,
-    cold: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="The cold store, to look for cold segments there."),
-    ] = None,
+    cold: ColdUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Check every byte of a store; runs beside a live writer. Damage ends with exit code 6."""
@@ -44,6 +46,7 @@ def repair(
         bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before.")] = False,
+    cold: ColdUrl = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a damaged store whole again; what is lost becomes explicit gaps.
@@ -54,12 +57,12 @@ def repair(
     if is_asked and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise OptionError("repair asks before it changes anything: give --yes, or --dry-run")
     with _progress(as_json=as_json) as progress:
-        report = stratalog.repair(path, dry_run=dry_run or is_asked, progress=progress)
+        report = stratalog.repair(path, dry_run=dry_run or is_asked, cold=cold, progress=progress)
     if is_asked and report.actions:
         _show(report, as_json=False)
         typer.confirm("Do this?", abort=True)
         with _progress(as_json=as_json) as progress:
-            report = stratalog.repair(path, progress=progress)
+            report = stratalog.repair(path, cold=cold, progress=progress)
     _show(report, as_json=as_json)
     if not report.ok or (dry_run and report.problems):
         raise typer.Exit(EXIT_DAMAGED)

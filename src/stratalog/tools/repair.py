@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from stratalog.clock import Clock, SystemClock
 from stratalog.errors import CorruptionError, NotAStoreError
-from stratalog.format.control import TopicBody, encode_deletes, encode_floor
+from stratalog.format.control import TopicBody, encode_deletes, encode_floor, encode_tier
 from stratalog.format.frame import FrameType
 from stratalog.format.names import (
     lock_path,
@@ -31,9 +31,11 @@ from stratalog.format.names import (
     store_path,
     store_temp_path,
 )
+from stratalog.format.segment import Summary
 from stratalog.format.snapshot import CatalogState
 from stratalog.format.store import StoreFile, encode_store
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
+from stratalog.fs.cold import ColdStore, open_cold
 from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
@@ -43,7 +45,9 @@ from stratalog.projections.snapshot import capture
 from stratalog.store import holder
 from stratalog.tools.audit import audit, is_store
 from stratalog.tools.bridge import bridge, extend
+from stratalog.tools.cold import find_in_cold
 from stratalog.tools.damage import LogDamage, contents
+from stratalog.tools.offsets import new_offsets, ranges_of
 from stratalog.tools.overlay import OverlayFs
 from stratalog.tools.quarantine import Quarantine
 from stratalog.tools.report import Action, Progress, Report, Tally
@@ -56,6 +60,7 @@ def repair(
     path: str | os.PathLike[str],
     *,
     dry_run: bool = False,
+    cold: str | None = None,
     progress: Progress | None = None,
     fs: FileSystem | None = None,
     clock: Clock | None = None,
@@ -63,7 +68,8 @@ def repair(
     """Make a damaged store whole again; what is lost becomes explicit gaps.
 
     Takes the writer's lock: raises `LockedError` while a writer is open. `dry_run=True` says what
-    would be done, and changes nothing.
+    would be done, and changes nothing. `cold` is where its cold segments are: what is missing here
+    is looked for there before it is given up.
     """
     begin = time.perf_counter()
     root = os.path.abspath(os.fspath(path))
@@ -72,13 +78,17 @@ def repair(
     if not is_store(files, root):
         raise NotAStoreError(f"{root} is not a Stratalog store: check the path")
     lock: Lock | None = None
+    store: ColdStore | None = None
     if "lock" in names or not dry_run:
         lock = files.lock(lock_path(root), "" if dry_run else holder())
     try:
         target = OverlayFs(files) if dry_run else files
         work = _Repair(target, root, progress, SystemClock() if clock is None else clock)
+        work.cold = store = None if cold is None else open_cold(cold, files)
         work.run()
     finally:
+        if store is not None:
+            store.close()
         if lock is not None:
             lock.close()
     left = work.left if work.actions else []
@@ -103,6 +113,8 @@ class _Repair:
         self.quarantine = Quarantine(fs, root)
         self.tally = Tally(progress, estimate(fs, root))
         self.archive: Archive | None = None
+        self.cold: ColdStore | None = None
+        self.in_cold: list[tuple[TopicAudit, Summary]] = []
         self.found = audit(fs, root, self.tally)
         self.problems = self.left = self.found.problems
 
@@ -206,6 +218,10 @@ class _Repair:
                 lost += gone
             rewrites.append(rewrite)
         for first, last in one.missing:
+            if self.cold is not None:
+                for summary in find_in_cold(self.cold, one.topic.id, first, last):
+                    self.in_cold.append((one, summary))
+                    first = summary.end_offset
             places, gone = self._in_log(one.topic, first, last)
             lost += gone
             if places:
@@ -227,8 +243,8 @@ class _Repair:
         found = self.found
         unnamed = [one for one in found.topics if one.topic.version < 0]
         floors = [one for one in found.topics if one.floor]
-        given_up = [(one, new) for one, ranges in lost if (new := _new(one.topic, ranges))]
-        if not (unnamed or floors or given_up or found.torn):
+        given_up = [(one, new) for one, ranges in lost if (new := new_offsets(one.topic, ranges))]
+        if not (unnamed or floors or given_up or self.in_cold or found.torn):
             return
         self._keep_torn()
         log = self._open_log()
@@ -244,6 +260,8 @@ class _Repair:
                     "frame", "whatever they were: evicted, deleted or damaged", topic=one.name,
                     first_offset=0, last_offset=one.floor - 1,
                 )  # fmt: skip
+            for one, summary in self.in_cold:
+                self._point_to_cold(log, one, summary)
             for one, offsets in given_up:
                 self._give_up(log, one, offsets)
         finally:
@@ -291,12 +309,23 @@ class _Repair:
             for body in encode_deletes(offsets, one.topic.batch_bytes_max)
         ]
         log.write(controls)
-        for first, last in _ranges(offsets):
+        for first, last in ranges_of(offsets):
             self.act(
                 "offsets", one.topic.history.directory, "given up, in a LOST frame: readers get a "
                 "gap", f"{last - first + 1} records", topic=one.name, first_offset=first,
                 last_offset=last,
             )  # fmt: skip
+
+    def _point_to_cold(self, log: Log, one: TopicAudit, summary: Summary) -> None:
+        assert self.cold is not None
+        log.attach(one.topic)
+        body = encode_tier(summary, self.cold.location)
+        log.write([control(one.topic, FrameType.TIER, summary.first_offset, body)])
+        self.act(
+            "segment-missing", one.topic.history.directory, "found in the cold store, and read "
+            "from there from now on", topic=one.name, first_offset=summary.first_offset,
+            last_offset=summary.end_offset - 1,
+        )  # fmt: skip
 
     # --- files ----------------------------------------------------------------------------
 
@@ -369,28 +398,3 @@ class _Repair:
         self.act(
             "snapshot", snapshots_path(self.root), "new snapshots begin where the log begins now"
         )
-
-
-def _new(topic: TopicLog, ranges: list[Range]) -> BitMap64:
-    """Offsets that were not given up yet."""
-    offsets = BitMap64()
-    for first, last in ranges:
-        offsets.add_range(first, last + 1)
-    return offsets - topic.history.lost
-
-
-def _ranges(offsets: BitMap64) -> list[Range]:
-    ranges: list[Range] = []
-    rest = offsets.copy()
-    while rest:
-        first = rest.min()
-        low, high = 1, 1
-        while rest.contains_range(first, first + high):
-            low, high = high, high * 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            has_more = rest.contains_range(first, first + middle)
-            low, high = (middle, high) if has_more else (low, middle)
-        ranges.append((first, first + low - 1))
-        rest.remove_range(first, first + low)
-    return ranges

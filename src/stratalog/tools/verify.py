@@ -10,9 +10,8 @@ import os
 import time
 from collections.abc import Iterator
 
-from stratalog.errors import ColdStoreError, StorageError
+from stratalog.errors import StorageError
 from stratalog.format.names import (
-    cold_name,
     log_path,
     parse_shard,
     parse_topic,
@@ -22,12 +21,11 @@ from stratalog.format.names import (
 from stratalog.fs import FileSystem, PosixFileSystem
 from stratalog.fs.cold import ColdStore, open_cold
 from stratalog.tools.audit import Audit, audit
+from stratalog.tools.cold import look_at_cold
 from stratalog.tools.report import Problem, Progress, Report, Tally
 
 # A live writer moves a file now and then, not every time one looks.
 _ATTEMPTS_MAX = 8
-
-_REPAIR_COLD = "nothing: bring the object back, or wait until its store can be reached"
 
 
 def verify(
@@ -95,36 +93,6 @@ def _look(fs: FileSystem, root: str, cold: ColdStore | None, progress: Progress 
                 ) from error
     look_at_cold(found, cold)
     return found
-
-
-def look_at_cold(found: Audit, cold: ColdStore | None) -> None:
-    """See that cold segments are where they should be, with the size they should have."""
-    wanted = [(one, summary) for one in found.topics for summary in one.cold]
-    if not wanted:
-        return
-    location = found.replay.pool.cold_location
-    if cold is None:
-        found.notes.append(
-            f"{len(wanted)} segments in the cold store {location!r} were not checked: give cold=..."
-        )
-        return
-    for number, (one, summary) in enumerate(wanted):
-        name = cold_name(one.topic.id, summary.first_offset)
-        try:
-            size = cold.size(name)
-        except ColdStoreError as error:
-            found.notes.append(
-                f"{len(wanted) - number} segments in the cold store were not checked: {error}"
-            )
-            return
-        if size == summary.bytes:
-            continue
-        message = "is missing" if size is None else f"has {size} bytes"
-        found.problem(
-            "cold", name, f"the object {message}, {summary.bytes} bytes should be in "
-            f"{cold.location}", _REPAIR_COLD, topic=one.name, first_offset=summary.first_offset,
-            last_offset=summary.end_offset - 1,
-        )  # fmt: skip
 
 
 def estimate(fs: FileSystem, root: str) -> int:

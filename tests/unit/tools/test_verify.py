@@ -136,3 +136,27 @@ def test_an_overlay_keeps_every_change_to_itself(tmp_path: Path) -> None:
     fs.unlink(str(tmp_path / "other"))
     assert fs.listdir(str(tmp_path)) == []
     assert path.read_bytes() == bytes(range(256)) * 600
+
+
+def test_a_segment_whose_move_was_forgotten_is_found_in_the_cold_store(
+    tmp_path: Path, open_store: OpenStore
+) -> None:
+    """The TIER frames were damaged: the segments are neither here nor known to be there."""
+    cold = str(tmp_path / "cold")
+    with open_store(shards=1, cold=cold, hot_segments=1) as store:
+        topic = store.create_topic("orders", segment_records=10)
+        topic.append_many([b"order"] * 45)
+        store.checkpoint()
+        assert store._log is not None
+        end = store._log.shards[0].files.position
+        store.compact()
+    for path in tmp_path.rglob("*.snap"):
+        path.unlink()
+    log = next(tmp_path.rglob("*.log"))
+    log.write_bytes(log.read_bytes()[:end])
+    data = tmp_path / "data"
+    assert [p.kind for p in stratalog.verify(data).problems] == ["segment-missing"]
+    assert stratalog.repair(data, cold=cold).ok
+    assert stratalog.verify(data, cold=cold).ok
+    with open_store(cold=cold) as store:
+        assert store.topic("orders").read_values() == [b"order"] * 45
