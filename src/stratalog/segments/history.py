@@ -14,6 +14,7 @@ puts a new one in its place.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from bisect import bisect_right
@@ -28,6 +29,8 @@ from stratalog.format.segment import HEADER_BYTES, Index, State, Summary
 from stratalog.segments.pool import SegmentPool
 from stratalog.segments.segment import Segment, check_segment_header, scan_index
 from stratalog.segments.writer import SegmentWriter
+
+_ATTEMPTS_MAX = 5
 
 
 class Chain(NamedTuple):
@@ -159,6 +162,13 @@ class History:
 
     def discover(self, earliest: int) -> list[str]:
         """Make the chain of the files that are there; returns what is wrong with them."""
+        for _ in range(_ATTEMPTS_MAX):
+            # A writer beside us may rename or remove what was listed before it is looked at.
+            with contextlib.suppress(FileNotFoundError):
+                return self._discover(earliest)
+        return self._discover(earliest)
+
+    def _discover(self, earliest: int) -> list[str]:
         self.is_stale = False
         names = self.pool.fs.listdir(self.directory)
         sealed = _numbers(names, ".seg")

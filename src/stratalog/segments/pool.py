@@ -11,6 +11,7 @@ Concurrency: any thread. The lock is held for the book-keeping alone, never whil
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -172,7 +173,10 @@ class SegmentPool:
         return Loaded(segment, index, fetch, self.note, lambda: forget_pages(view), view)
 
     def _load_open(self, segment: Segment) -> Loaded:
-        file = self.fs.open(segment.path, "read")
+        try:
+            file = self.fs.open(segment.path, "read")
+        except FileNotFoundError:
+            return self._load_just_sealed(segment)
         end = segment.summary.bytes
 
         def fetch(position: int, length: int) -> bytes:
@@ -183,6 +187,24 @@ class SegmentPool:
         found = index_end(index)
         if found != end:
             raise CorruptionError(f"damaged at position {found}: {end} bytes of it were durable")
+        return Loaded(segment, index, fetch, self.note)
+
+    def _load_just_sealed(self, segment: Segment) -> Loaded:
+        """One that has its lasting name, before the topic's chain has been told.
+
+        Its batches are where they were. If it was rewritten since, raises `FileNotFoundError`.
+        """
+        file = self.fs.open(self.path(segment.topic_id, segment.first, State.SEALED), "read")
+        end = segment.summary.bytes
+
+        def fetch(position: int, length: int) -> bytes:
+            return file.pread(min(length, end - position), position)
+
+        check_segment_header(fetch, segment.topic_id, segment.first)
+        index = scan_index(fetch, segment.topic_id, end)
+        records = int(index["count"].sum(dtype=np.uint64))
+        if index_end(index) != end or records != segment.summary.records:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), segment.path)
         return Loaded(segment, index, fetch, self.note)
 
     def find_cold(self) -> ColdStore | None:
