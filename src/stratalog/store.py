@@ -85,7 +85,7 @@ class Store:
             self._catalog = self._view.catalog
             self._replay = self._view.replay
             self._store_file = self._view.store_file
-            damage = self._replay.damage()
+            damage = self._view.damage()
             self.damage = None if damage is None else str(damage)
         else:
             self._open_writer(background)

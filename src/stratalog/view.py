@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 
+from stratalog.errors import DamagedError
 from stratalog.format.store import StoreFile
 from stratalog.fs import FileSystem
 from stratalog.log.topic import TopicLog
@@ -18,6 +19,8 @@ from stratalog.projections.replay import Replay
 
 # How often a waiting reader looks for news of another process.
 _POLL_SECONDS = 0.02
+
+_LOOKS_MAX = 5
 
 
 class View:
@@ -29,8 +32,6 @@ class View:
         self.store_file = read_store_file(fs, root) if store_file is None else store_file
         self.replay = Replay(fs, root, self.store_file.identity)
         self.replay.refresh = self.refresh
-        for topic in self.replay.topics.values():
-            topic.history.refresh = self.refresh
         self.replay.advance()
         self.catalog = Catalog(self.replay)
 
@@ -39,6 +40,15 @@ class View:
         with self._lock:
             self.replay.advance()
             self.catalog.refresh()
+
+    def damage(self) -> DamagedError | None:
+        """What is damaged. Looked at again and again: a writer may have removed what was listed."""
+        for _ in range(_LOOKS_MAX):
+            if self.replay.damage() is None:
+                break
+            self.replay.doubt()
+            self.refresh()
+        return self.replay.damage()
 
     def wait(self, topic: TopicLog, offset: int, timeout: float | None) -> bool:
         """Block until `offset` can be read or the time is up."""

@@ -14,6 +14,8 @@ from tests.unit.segments.topics import check, files, fill, upkeep, value
 
 from stratalog import Gap, Record
 from stratalog.fs import PosixFileSystem
+from stratalog.options import StoreOptions
+from stratalog.store import Store
 from stratalog.testing import Fault, FaultFs, ManualClock
 
 
@@ -249,3 +251,41 @@ def test_views_beside_a_busy_writer_see_every_record(open_store: OpenStore) -> N
     assert end > 500
     records = [item for item in topic.read() if isinstance(item, Record)]
     assert [r.offset for r in records] == [n for n in range(topic.earliest, end) if n % 3 != 1]
+
+
+def test_views_opened_beside_a_busy_writer_are_whole(open_store: OpenStore, tmp_path: Path) -> None:
+    """Files move, go and get other names between two looks of a view: none of it is damage."""
+    store = open_store(
+        background=False, shards=2, log_file_bytes=16384, log_chunk_bytes=4096, durability="disk",
+        cold=str(tmp_path / "cold"), hot_segments=1,
+    )  # fmt: skip
+    topic = store.create_topic("t", segment_records=50, retention_records=200)
+    fill(topic, 30)
+    stop = threading.Event()
+    wrong: list[object] = []
+
+    def look() -> None:
+        options = StoreOptions.build({}, {})
+        while not stop.is_set():
+            try:
+                with Store(tmp_path / "data", options, read_only=True) as view:
+                    if view.damage:
+                        wrong.append(view.damage)
+                    for item in view.topic("t").read():
+                        assert isinstance(item, Gap) or item.value == value(item.offset)
+            except BaseException as error:
+                wrong.append(error)
+
+    threads = [threading.Thread(target=look) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 2
+    rounds = 0
+    while time.monotonic() < deadline and not wrong:
+        fill(topic, 60)
+        (store.compact, store.checkpoint, store.snapshot)[rounds % 3]()
+        rounds += 1
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []

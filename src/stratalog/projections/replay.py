@@ -10,7 +10,9 @@ Concurrency: one thread at a time calls `advance`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from stratalog.errors import CorruptionError, DamagedError
 from stratalog.format.control import TopicBody, decode_offsets
@@ -56,8 +58,10 @@ class Replay:
         self.problems: dict[int, list[str]] = {}
         """What is wrong with a topic's segments, by topic."""
         self.frames = 0
-        self.refresh: Callable[[], None] = lambda: None
+        self.refresh: Callable[[], None] | None = None
         """Has another process' changes taken in, where there is another process."""
+        self._doubted: deque[TopicLog] = deque()
+        """Topics whose files are not where they were: any thread adds, `advance` takes."""
         self._file = ("", -1)
         self._file_number = -1
         self._begin()
@@ -120,7 +124,7 @@ class Replay:
     def _make(self, id: int) -> TopicLog:
         self.next_topic_id = max(self.next_topic_id, id + 1)
         topic = TopicLog(id, self.reader, History(self.pool, id))
-        topic.history.refresh = self.refresh
+        topic.history.refresh = partial(self._look_again, topic)
         return topic
 
     def adopt(self, id: int) -> TopicLog:
@@ -129,6 +133,19 @@ class Replay:
         topic.history.is_stale = True
         self._finish(topic)
         return topic
+
+    def doubt(self) -> None:
+        """Look at the files of topics with problems again, with the next `advance`."""
+        self._doubted.extend(topic for id, topic in self.topics.items() if self.problems.get(id))
+
+    def _look_again(self, topic: TopicLog) -> None:
+        """A reader misses something: look at the topic's files, also if no frame speaks of it.
+
+        One that was moved was still there, and preferred, when the frame that says so was read.
+        """
+        if self.refresh is not None:
+            self._doubted.append(topic)
+            self.refresh()
 
     def new_topic(self) -> TopicLog:
         """A topic with the next free id, which nobody knows yet."""
@@ -149,6 +166,11 @@ class Replay:
                 f"{self._root}: the writer gives log files up faster than they can be read here: "
                 "read in smaller steps, or open the store again"
             )
+        while self._doubted:
+            topic = self._doubted.popleft()
+            if not topic.is_dropped:
+                topic.history.is_stale = True
+                self._touched.add(topic)
         for topic in self._touched:
             self._finish(topic)
         self._touched.clear()

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from stratalog.errors import CorruptionError, FormatError
+from stratalog.errors import ColdStoreError, CorruptionError, FormatError, StratalogError
 from stratalog.format.batch import Batch
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, check_body, decode_header
 from stratalog.log.index import MEMORY, FrameIndex, FramePlace
@@ -42,7 +42,7 @@ _EXPIRED, _DELETED = 1, 2
 class _MovedError(Exception):
     """What was to be read may be somewhere else by now; if not, `instead` is what is wrong."""
 
-    def __init__(self, instead: CorruptionError) -> None:
+    def __init__(self, instead: StratalogError) -> None:
         super().__init__()
         self.instead = instead
 
@@ -82,9 +82,22 @@ def _next_parts(
     if segment is not None:
         if cold is not None and segment.is_cold:
             cold.add(segment.first)
-        yield from _segment_parts(history, segment, start, min(end, segment.end))
+        try:
+            yield from _segment_parts(history, segment, start, min(end, segment.end))
+        except ColdStoreError as error:
+            if _is_gone(topic, segment):
+                raise _MovedError(error) from error
+            raise
     else:
         yield from _log_parts(topic, start, end)
+
+
+def _is_gone(topic: TopicLog, segment: Segment) -> bool:
+    """Whether a segment that the cold store does not give is no longer part of the topic."""
+    topic.history.refresh()
+    topic.check_dropped()
+    current = topic.history.chain.find(segment.first)
+    return segment.end <= topic.earliest or current is not segment
 
 
 def _below_floor(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap | None, int]]:
@@ -248,7 +261,11 @@ def offset_at(topic: TopicLog, timestamp: int) -> int:
         # The log first: what a checkpoint moves meanwhile is then in both, and never in neither.
         index = topic.index
         # One that was rewritten to nothing has no times.
-        segments = [one for one in topic.history.chain.segments if one.summary.records]
+        segments = [
+            one
+            for one in topic.history.chain.segments
+            if one.summary.records and one.end > topic.earliest
+        ]
         number = bisect_left(segments, timestamp, key=lambda one: one.summary.max_timestamp)
         try:
             if number < len(segments):
@@ -259,6 +276,9 @@ def offset_at(topic: TopicLog, timestamp: int) -> int:
             place = index.place(number)
             for batch in _read_run(topic, [place]):
                 return max(batch.offset_at(timestamp), topic.earliest)
+        except ColdStoreError:
+            if not _is_gone(topic, segments[number]):
+                raise
         except (CorruptionError, FileNotFoundError):
             if attempt + 1 == _ATTEMPTS_MAX:
                 raise

@@ -273,3 +273,27 @@ def test_a_view_follows_a_segment_that_moves(open_store: OpenStore, cold: Path) 
     assert [item.offset for item in here] == list(range(1, 50))  # type: ignore[union-attr]
     assert [item.offset for item in there] == list(range(1, 50))  # type: ignore[union-attr]
     check(view, range(50))
+
+
+@pytest.mark.parametrize("is_view", [True, False])
+def test_a_cold_segment_that_was_evicted_is_a_gap(
+    open_store: OpenStore, cold: Path, is_view: bool
+) -> None:
+    """A reader that had yet to come to it was told that the cold store had lost it."""
+    clock = ManualClock()
+    store = open_store(clock=clock, background=False, cold=str(cold), hot_segments=1)
+    topic = store.create_topic("t", segment_records=10, retention_records=20)
+    begun = clock.time_ns()
+    segments(store, topic, 3)
+    store.compact()
+    segments(store, topic, 2)
+    source = open_store(read_only=True).topic("t") if is_view else topic
+    reading = source.read(15)
+    first = next(reading)
+    store.compact()
+    rest = list(reading)
+    assert [item for item in rest if isinstance(item, Gap)] == [Gap(20, 29, "evicted")]
+    assert [item.offset for item in [first, *rest] if not isinstance(item, Gap)] == [
+        *range(15, 20), *range(30, 50),
+    ]  # fmt: skip
+    assert source.offset_at(begun) == 30
