@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the catalogue, or some of it. A missed goal is no failure: machines are noisy."""
     names = [item.name for item in catalogue(QUICK)]
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="about a minute, instead of four")
+    parser.add_argument("--quick", action="store_true", help="two or three minutes, instead of ten")
     parser.add_argument(
         "--only", action="append", metavar="NAME",
         help=f"only what has this in its name; may be repeated. There are: {', '.join(names)}",

@@ -19,8 +19,9 @@ from stratalog.segments.segment import Segment
 from stratalog.segments.writer import SegmentWriter
 
 BATCH_BYTES = 256 << 10
-"""What batches are merged to. A batch is verified as a whole: at this size a single record is read
-in 30 us, and all of them at full speed."""
+"""What batches are merged to. A batch is verified as a whole, and hashing what is not in the
+processor's cache takes 37 us of this size. CPU time at best, one record at random and a scan of
+100-byte ones: 54 us and 34 M/s; of 128 KiB 36 us and 24 M/s."""
 
 
 def _no_rest() -> None:
