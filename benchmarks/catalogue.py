@@ -30,7 +30,7 @@ OPEN_BY_BATCHES = [(1_000_000, 250), (1_000_000, 50)]
 # Closed stores: records over so many topics, then segments of one topic of 1 M records.
 CLOSED_TOPICS = 100
 CLOSED_BY_RECORDS = [100_000, 1_000_000, 10_000_000]
-CLOSED_BY_SEGMENTS = [1_000_000, 100_000, 10_000]
+CLOSED_BY_SEGMENTS = [500_000, 50_000, 5_000]
 # Killed ones: the log that is to be replayed, in batches of 1000 records.
 KILLED_LOG_MIB = [16, 64, 256]
 _FRAME_BYTES = BATCH * 104
