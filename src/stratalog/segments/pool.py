@@ -52,7 +52,7 @@ _RESIDENT_BYTES_MAX = 64 << 20
 _COLD_THREADS = 2
 _COLD_READ_BYTES = 4 << 20
 _COLD_PIECES = 4
-# While there are appends a batch of 256 KiB is read every millisecond: that is 200 MB/s, more than
+# While there are appends a batch of 512 KiB is read every millisecond: that is 400 MB/s, more than
 # most cold stores give, and leaves the interpreter to the appends nine tenths of the time.
 _REST_SECONDS = 0.001
 _ACTIVE_SECONDS = 0.1

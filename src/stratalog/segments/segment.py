@@ -4,8 +4,8 @@ A sealed segment is mapped; its batches are views into the map. An open one is r
 to the bytes that are known to be durable. One in the cold store is read in ranges, in a pool of
 threads that belongs to cold reads alone.
 
-Every batch is verified when it is first touched: its header, its body, and that it is the batch the
-index says. That of a map is then kept, parsed, until the pool drops the map's pages.
+Every batch is verified when it is read: its header, its body, and that it is the batch the index
+says. Lookups of single records and of times take a verification of the last minute for good.
 
 Concurrency: any thread may read. A segment's fields never change: what changes is which `Segment`
 a topic's chain holds.
@@ -14,6 +14,7 @@ a topic's chain holds.
 from __future__ import annotations
 
 import contextlib
+import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -47,6 +48,10 @@ Fetch = Callable[[int, int], "bytes | memoryview"]
 """Bytes of a file: position and length."""
 
 _OPEN_GATE = contextlib.nullcontext()
+
+
+# How long lookups rely on a batch that was verified.
+_RECENT_SECONDS = 60.0
 
 
 class Slice(NamedTuple):
@@ -123,7 +128,7 @@ class Segment:
         number = bisect_right(loaded.bases, offset) - 1
         if number < 0:
             return None
-        batch = loaded.batch(number)
+        batch = loaded.recent(number)
         first, last = batch.range_of(offset, offset + 1)
         return (batch, first) if first < last else None
 
@@ -133,14 +138,14 @@ class Segment:
         number = bisect_left(loaded.max_timestamps, timestamp)
         if number == len(loaded.bases):
             return self.end
-        return loaded.batch(number).offset_at(timestamp)
+        return loaded.recent(number).offset_at(timestamp)
 
 
 class Loaded:
     """The index of a segment, as lists, and its batches as they are asked for."""
 
     __slots__ = (
-        "_batches", "_fetch", "_gate", "_note", "_release", "_segment", "_whole", "bases",
+        "_fetch", "_gate", "_note", "_recent", "_release", "_segment", "_whole", "bases",
         "counts", "index", "lengths", "max_timestamps", "positions",
     )  # fmt: skip
 
@@ -162,7 +167,7 @@ class Loaded:
         self._fetch = fetch
         self._note = note
         self._release = release
-        self._batches: dict[int, Batch] = {}
+        self._recent: dict[int, tuple[Batch, float]] = {}
         self.index = index
         """As it is on disk."""
         self.bases: list[int] = index["base_offset"].tolist()
@@ -172,21 +177,31 @@ class Loaded:
         self.max_timestamps: list[int] = index["max_timestamp"].tolist()
 
     def release(self) -> None:
-        """Give memory back; everything is read and verified anew when it is next asked for."""
-        self._batches.clear()
+        """Give memory back; what it held is read again when it is next asked for."""
         if self._release is not None:
             self._release()
 
     def batch(self, number: int) -> Batch:
         """One batch, verified."""
-        batch = self._batches.get(number)
-        if batch is None:
-            data = self._fetch(self.positions[number], self.lengths[number])
-            with self._gate:
-                batch = self._parse(number, data)
-            if self._whole is not None:  # else it holds memory of its own, not the disk's
-                self._batches[number] = batch
-                self._note(self.lengths[number])
+        data = self._fetch(self.positions[number], self.lengths[number])
+        with self._gate:
+            batch = self._parse(number, data)
+        if self._whole is not None:  # else it holds memory of its own, not the disk's
+            self._note(self.lengths[number])
+        return batch
+
+    def recent(self, number: int) -> Batch:
+        """One batch, verified within the last minute: for those who want one record of it.
+
+        To hash all of a batch that is not in the processor's cache takes ten times as long as
+        everything else. What is kept of it is a view of the map.
+        """
+        now = time.monotonic()
+        batch, verified_at = self._recent.get(number, (None, 0.0))
+        if batch is None or now - verified_at > _RECENT_SECONDS:
+            batch = self.batch(number)
+            if self._whole is not None:
+                self._recent[number] = (batch, now)
         return batch
 
     def _parse(self, number: int, data: bytes | memoryview) -> Batch:

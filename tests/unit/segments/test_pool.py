@@ -239,17 +239,18 @@ def test_pages_are_given_back_and_everything_is_still_read(
     pool.close()
 
 
-def test_what_is_within_bounds_is_kept(tmp_path: Path) -> None:
-    """No batch is parsed twice below the limit."""
+def test_what_lookups_have_verified_is_kept(tmp_path: Path) -> None:
+    """Also when pages are given back: what is kept is a view of them."""
     fs = PosixFileSystem()
     pool = SegmentPool(fs, str(tmp_path))
     loaded = pool.segment(TOPIC, sealed(fs, str(tmp_path))).load()
-    before = [loaded.batch(number) for number in range(5)]
-    assert [loaded.batch(number) for number in range(5)] == before
+    before = [loaded.recent(number) for number in range(5)]
+    loaded.release()
+    assert [loaded.recent(number) for number in range(5)] == before
     pool.close()
 
 
-def test_a_batch_is_verified_anew_when_its_pages_come_back(tmp_path: Path) -> None:
+def test_a_batch_is_verified_whenever_it_is_read(tmp_path: Path) -> None:
     """What happened to the disk meanwhile is noticed."""
     fs = PosixFileSystem()
     pool = SegmentPool(fs, str(tmp_path))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import numpy as np
 import pytest
@@ -64,9 +65,9 @@ def test_records_are_found_by_offset(segment: Segment) -> None:
 
 def test_records_are_found_by_time(segment: Segment) -> None:
     """The first that is not earlier; the end behind the last."""
-    for time in range(-5, 310):
-        later = [n for n in HELD if 5 * n >= time]
-        assert segment.offset_at(NOW + time) == (later[0] if later else 70)
+    for moment in range(-5, 310):
+        later = [n for n in HELD if 5 * n >= moment]
+        assert segment.offset_at(NOW + moment) == (later[0] if later else 70)
 
 
 def test_a_batch_with_holes_is_read_as_what_is_left() -> None:
@@ -83,12 +84,17 @@ def test_a_batch_with_holes_is_read_as_what_is_left() -> None:
     assert thin.offset_at(NOW + 2) == 4
 
 
-def test_a_batch_is_verified_once_and_kept() -> None:
-    """What was read does not change with the disk."""
+def test_lookups_keep_a_batch_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then it is verified again, and read anew."""
     disk = FakeDisk()
     segment = _segment(disk, sealed(disk, ROOT))
     loaded = segment.load()
-    assert loaded.batch(2) is loaded.batch(2)
+    first = loaded.recent(2)
+    assert loaded.recent(2) is first
+    assert loaded.batch(2) is not first
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 61.0)
+    assert loaded.recent(2) is not first
     assert segment.load() is loaded
     segment.forget()
     assert segment.load() is not loaded
