@@ -169,9 +169,7 @@ class LogFiles:
 
     def release(self, lsn: int) -> list[int]:
         """Give up complete files whose every byte is below `lsn`; returns their first lsns."""
-        names = self._fs.listdir(self.directory)
-        lsns = sorted(found for name in names if (found := parse_numbered(name)) is not None)
-        done = [first for first, end in pairwise(lsns) if end <= lsn]
+        done = complete_below(self._fs, self.directory, lsn)
         for first in done:
             path = log_file_path(self.directory, first)
             if len(self._spare) < _SPARE_FILES_MAX:
@@ -310,6 +308,13 @@ class LogFiles:
             self.file.fdatasync()
             self._prepared = self.synced = self.position
             self._recycled = False
+
+
+def complete_below(fs: FileSystem, directory: str, lsn: int) -> list[int]:
+    """First lsns of the files whose every byte is below `lsn`, and that are not the newest."""
+    names = fs.listdir(directory)
+    lsns = sorted(found for name in names if (found := parse_numbered(name)) is not None)
+    return [first for first, end in pairwise(lsns) if end <= lsn]
 
 
 def sync(file: File) -> None:

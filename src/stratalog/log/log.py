@@ -17,9 +17,9 @@ from stratalog.clock import Clock
 from stratalog.errors import ClosedError, StratalogError
 from stratalog.format.control import TopicBody, encode_topic
 from stratalog.format.frame import FrameType
-from stratalog.format.names import shard_path
+from stratalog.format.names import log_file_path, shard_path
 from stratalog.fs import FileSystem
-from stratalog.log.files import LogFiles
+from stratalog.log.files import LogFiles, complete_below
 from stratalog.log.group import Entry, Group
 from stratalog.log.reader import LogReader
 from stratalog.log.scan import ShardScanner, TornTail
@@ -55,6 +55,8 @@ class Log:
         reader: LogReader,
         scanners: Mapping[int, ShardScanner],
     ) -> None:
+        self._fs = fs
+        self._root = root
         self._clock = clock
         self._options = options
         self._tick_lock = threading.Lock()
@@ -161,6 +163,14 @@ class Log:
             if number in positions:
                 with shard.commit_lock:
                     released += len(shard.files.release(positions[number]))
+        for number in self.ended.keys() & positions.keys():
+            directory = shard_path(self._root, number)
+            done = complete_below(self._fs, directory, positions[number])
+            for first in done:
+                self._fs.unlink(log_file_path(directory, first))
+            if done:
+                self._fs.sync_dir(directory)
+            released += len(done)
         return released
 
     def rotate(self) -> None:

@@ -1,0 +1,34 @@
+"""Log files that nobody needs any more, of shards that are no longer written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import stratalog
+
+
+def logs(path: Path, shard: int) -> int:
+    """How many log files a shard has."""
+    return len(list((path / "log" / f"shard-{shard:02d}").glob("*.log")))
+
+
+def test_a_shard_that_is_no_longer_written_gives_its_files_up(tmp_path: Path) -> None:
+    """All but the newest, which says where the shard ended."""
+    options: dict[str, Any] = {"log_file_bytes": 1 << 16, "durability": "disk"}
+    with stratalog.open(tmp_path, shards=4, **options) as store:
+        for number in range(12):
+            topic = store.topic(f"t{number}")
+            for _ in range(20):
+                topic.append_many([bytes(1000)] * 10)
+        store.sync()
+        before = [logs(tmp_path, shard) for shard in range(4)]
+        assert max(before) > 3
+        assert store._upkeep is not None
+        store._upkeep.stop()
+        store._upkeep = None  # as a killed process: nothing is put into segments on close
+    with stratalog.open(tmp_path, shards=1, **options) as store:
+        store.snapshot()
+        store.snapshot()
+        assert [logs(tmp_path, shard) for shard in range(1, 4)] == [1, 1, 1]
+        assert all(len(store.topic(name).read_values()) == 200 for name in store.topics())
