@@ -189,7 +189,9 @@ class Upkeep:
 
     def finish(self) -> None:
         """On a clean close: leave so little in the log that the next open is immediate."""
-        if self._log_bytes(self._snapshotted) < _CLOSE_BYTES:
+        # What is in segments already takes its space a second time until it is given up.
+        held = sum(shard.files.position for shard in self._log.shards)
+        if max(self._log_bytes(self._snapshotted), held) < _CLOSE_BYTES:
             return
         try:
             with self._lock:

@@ -32,3 +32,13 @@ def test_a_shard_that_is_no_longer_written_gives_its_files_up(tmp_path: Path) ->
         store.snapshot()
         assert [logs(tmp_path, shard) for shard in range(1, 4)] == [1, 1, 1]
         assert all(len(store.topic(name).read_values()) == 200 for name in store.topics())
+
+
+def test_a_closed_store_does_not_keep_log_that_is_in_segments(tmp_path: Path) -> None:
+    """Also when a snapshot was made just before, and nothing is new."""
+    with stratalog.open(tmp_path, durability="disk") as store:
+        store.topic("t").append_many([bytes(1000)] * 1000)
+        store.snapshot()
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.log")) == 0
+    with stratalog.open(tmp_path) as store:
+        assert len(store.topic("t").read_values()) == 1000
