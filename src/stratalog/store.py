@@ -25,13 +25,13 @@ from stratalog.errors import (
     StratalogError,
     TopicExistsError,
 )
-from stratalog.format.control import TopicBody, encode_topic
+from stratalog.format.control import TopicBody
 from stratalog.format.frame import FrameType
 from stratalog.format.names import check_topic_name, lock_path
 from stratalog.format.store import VERSION
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import open_cold
-from stratalog.log.log import Control, Log
+from stratalog.log.log import Control, Log, topic_body
 from stratalog.log.topic import TopicLog
 from stratalog.model import BackupReport, CompactionReport, Durability, StoreStats
 from stratalog.options import StoreOptions, TopicOptions
@@ -222,12 +222,9 @@ class Store:
         with self._topics_lock:
             topic = self._catalog.find(name)
             assert self._log is not None
-            body = TopicBody(
-                topic.name, topic.kind, topic.created_at, topic.options.to_dict(), topic.epoch
-            )
             # Forgotten in one with the commit: no snapshot behind the frame may have the topic.
             drop = Control(
-                topic, FrameType.DROP, 0, encode_topic(body), lambda: self._catalog.remove(topic)
+                topic, FrameType.DROP, 0, topic_body(topic), lambda: self._catalog.remove(topic)
             )
             try:
                 self._log.write([drop])

@@ -50,7 +50,6 @@ _RATIO_MIN = 0.001
 # What failed is not tried again sooner, however much there is to do.
 _RETRY_SECONDS = 1.0
 
-
 # A checkpoint beside appends rests this long behind every batch of 512 KiB, until the log is so
 # many times longer than what starts one: then it has to keep up.
 _REST_SECONDS = 0.0005

@@ -112,10 +112,7 @@ class Log:
             topic.version = version
             add(topic)
 
-        body = TopicBody(
-            topic.name, topic.kind, topic.created_at, topic.options.to_dict(), topic.epoch
-        )
-        self.write([Control(topic, FrameType.TOPIC, version, encode_topic(body), done)])
+        self.write([Control(topic, FrameType.TOPIC, version, topic_body(topic), done)])
 
     def write(self, controls: Sequence[Control]) -> None:
         """Put control frames into the log, durably, and make them state, in log order."""
@@ -221,3 +218,10 @@ class Log:
                 failed = failed or error
         if failed is not None:
             raise again(failed)
+
+
+def topic_body(topic: TopicLog) -> bytes:
+    """What a control frame says of a topic: its name, options and epoch."""
+    return encode_topic(
+        TopicBody(topic.name, topic.kind, topic.created_at, topic.options.to_dict(), topic.epoch)
+    )

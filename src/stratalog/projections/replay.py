@@ -265,11 +265,10 @@ class Replay:
     def lost(self, topic: TopicLog) -> list[tuple[int, int]]:
         """First and last of the offsets that neither the log nor a repair accounts for."""
         start = max(topic.earliest, topic.history.checkpointed)
-        lost = topic.history.lost
         return [
             (first, last)
             for first, last in topic.index.holes(start)
-            if lost.range_cardinality(first, last + 1) != last + 1 - first
+            if not topic.history.is_given_up(first, last)
         ]
 
     def damage(self) -> DamagedError | None:

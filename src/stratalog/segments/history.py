@@ -245,8 +245,12 @@ class History:
         return [
             f"{self.directory}: no segment holds offsets {first} to {last}"
             for first, last in holes
-            if self.lost.range_cardinality(first, last + 1) != last + 1 - first
+            if not self.is_given_up(first, last)
         ]
+
+    def is_given_up(self, first: int, last: int) -> bool:
+        """Whether a repair gave up every offset from the first to the last."""
+        return bool(self.lost.range_cardinality(first, last + 1) == last + 1 - first)
 
     def clean_up(self, earliest: int) -> None:
         """Remove what a crash left: files no longer part of the chain, bytes not known durable.

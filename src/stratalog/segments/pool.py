@@ -5,7 +5,6 @@ Owns: maps of sealed segments, files of open ones, and the threads that read the
 Pages that a reader touches count as this process' memory although they are the disk's. When more
 than `resident_bytes` were touched they are given back, all at once: that costs 0.3 us a page (5 ms
 for 64 MiB read at random), and whoever needs one again finds it where it was, in the page cache.
-Batches are verified anew after that.
 
 Concurrency: any thread. The lock is held for the book-keeping alone, never while a file is read.
 """
@@ -174,10 +173,15 @@ class SegmentPool:
         return Loaded(segment, index, fetch, self.note, lambda: forget_pages(view), view)
 
     def _load_open(self, segment: Segment) -> Loaded:
+        """One that grows, or has got its lasting name before the topic's chain has been told.
+
+        Then its batches are where they were; if it was rewritten since, it is not found.
+        """
+        sealed_path = self.path(segment.topic_id, segment.first, State.SEALED)
         try:
             file = self.fs.open(segment.path, "read")
         except FileNotFoundError:
-            return self._load_just_sealed(segment)
+            file = self.fs.open(sealed_path, "read")
         end = segment.summary.bytes
 
         def fetch(position: int, length: int) -> bytes:
@@ -186,26 +190,12 @@ class SegmentPool:
         check_segment_header(fetch, segment.topic_id, segment.first)
         index = scan_index(fetch, segment.topic_id, end)
         found = index_end(index)
-        if found != end:
+        if file.path == sealed_path:
+            records = int(index["count"].sum(dtype=np.uint64))
+            if found != end or records != segment.summary.records:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), segment.path)
+        elif found != end:
             raise CorruptionError(f"damaged at position {found}: {end} bytes of it were durable")
-        return Loaded(segment, index, fetch, self.note)
-
-    def _load_just_sealed(self, segment: Segment) -> Loaded:
-        """One that has its lasting name, before the topic's chain has been told.
-
-        Its batches are where they were. If it was rewritten since, raises `FileNotFoundError`.
-        """
-        file = self.fs.open(self.path(segment.topic_id, segment.first, State.SEALED), "read")
-        end = segment.summary.bytes
-
-        def fetch(position: int, length: int) -> bytes:
-            return file.pread(min(length, end - position), position)
-
-        check_segment_header(fetch, segment.topic_id, segment.first)
-        index = scan_index(fetch, segment.topic_id, end)
-        records = int(index["count"].sum(dtype=np.uint64))
-        if index_end(index) != end or records != segment.summary.records:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), segment.path)
         return Loaded(segment, index, fetch, self.note)
 
     def find_cold(self) -> ColdStore | None:

@@ -40,11 +40,8 @@ def reclaim(topic: TopicLog, now: int, dead_ratio: float) -> int:
     """Rewrite segments of which at least so much was deleted; returns the bytes that came back."""
     history = topic.history
     deleted = history.deleted
+    dead = _those_in(deleted)
     freed = 0
-
-    def dead(part: Slice) -> Mask | None:
-        return deleted_mask(deleted, part.batch.offsets(part.first, part.end))
-
     for segment in history.chain.segments:
         if segment.is_open or segment.is_cold or segment.end <= topic.earliest:
             continue
@@ -77,11 +74,8 @@ def compact(topic: TopicLog, now: int, dirty_ratio: float, budget: MemoryBudget)
         replaced, due = _replaced(topic, segments, now, keys)
     finally:
         keys.release()
+    dead = _those_in(replaced)
     freed = 0
-
-    def dead(part: Slice) -> Mask | None:
-        return deleted_mask(replaced, part.batch.offsets(part.first, part.end))
-
     # Oldest first: what a deleted key once was goes before the deletion does.
     for segment in segments:
         if replaced.range_cardinality(segment.first, segment.end):
@@ -176,6 +170,11 @@ def _tombstones(part: Slice) -> npt.NDArray[np.int64] | None:
         return None
     times: npt.NDArray[np.int64] = np.where(is_tombstone, batch.timestamps(first, end), 0)
     return times
+
+
+def _those_in(offsets: BitMap64) -> Dead:
+    """The records whose offset is in a set."""
+    return lambda part: deleted_mask(offsets, part.batch.offsets(part.first, part.end))
 
 
 def _count(segment: Segment, dead: Dead) -> int:

@@ -232,9 +232,7 @@ def _find_missing(found: TopicAudit, spans: list[tuple[int, int]]) -> None:
     if end < history.checkpointed:
         missing.append((end, history.checkpointed - 1))
     found.missing = [
-        (first, last)
-        for first, last in missing
-        if history.lost.range_cardinality(first, last + 1) != last + 1 - first
+        (first, last) for first, last in missing if not history.is_given_up(first, last)
     ]
 
 
