@@ -236,7 +236,8 @@ def test_views_beside_a_busy_writer_see_every_record(open_store: OpenStore) -> N
         thread.start()
     deadline = time.monotonic() + 3
     rounds = 0
-    while time.monotonic() < deadline and not wrong:
+    # As long as it takes on a busy machine: what is asserted below is not how fast it is.
+    while (time.monotonic() < deadline or topic.next_offset <= 500) and not wrong:
         for _ in range(3):
             fill(topic, 35)
         topic.delete(tag="t1")
