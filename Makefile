@@ -36,7 +36,7 @@ demo: $(VENV)/.base ## Run the main job end to end: append, kill, recover, read
 
 .PHONY: test
 test: $(VENV)/.dev ## Set up and pass all tests
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 .PHONY: check
 check: $(VENV)/.dev ## Formatting, lint and types

@@ -73,6 +73,7 @@ def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         server.wait()
 
 
+@pytest.hookimpl(trylast=True)  # others mark what needs it
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs Java where there is none, except in CI, where it must be there."""
     if shutil.which("java") is None and not os.environ.get("CI"):

@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from tests.conftest import OpenStore
 
 from stratalog.model import Record
 
-pytestmark = pytest.mark.java
 
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    """One session for all tests here: starting one takes ten seconds."""
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    session = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.log.level", "ERROR")
-        .config("spark.ui.enabled", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        .getOrCreate()
-    )
-    yield session
-    session.stop()
-
-
-@pytest.mark.filterwarnings("default")  # what Spark warns about is not ours to mend
 def test_a_topic_becomes_a_dataframe_and_a_dataframe_a_topic(
     spark: Any, open_store: OpenStore
 ) -> None:
