@@ -12,7 +12,7 @@ from stratalog.errors import UsageError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_QUIET = {
+QUIET = {
     "spark.log.level": "ERROR",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -20,6 +20,8 @@ _QUIET = {
     # Readers prune by filters where Spark hands them over; see `source`.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
+"""What every session of ours is told."""
+
 _LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
@@ -37,7 +39,7 @@ def session(
             "PySpark is not installed here: pip install 'stratalog[spark]', and Java 17 or newer"
         ) from error
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = _QUIET | (_LOCAL if master.startswith("local") else {}) | dict(config or {})
+    settings = QUIET | (_LOCAL if master.startswith("local") else {}) | dict(config or {})
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)

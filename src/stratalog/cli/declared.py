@@ -1,0 +1,100 @@
+"""The command that runs a declared pipeline."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TextIO
+
+import typer
+
+from stratalog.cli.output import AsJson, write_json, write_line
+from stratalog.errors import OptionError
+
+
+def run(
+    file: Annotated[Path, typer.Argument(help="The pipeline: a TOML file.", show_default=False)],
+    master: Annotated[
+        str, typer.Option("--master", help="Where Spark runs: local[N], or a cluster's address.")
+    ] = "local[*]",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Have Spark check everything; move nothing.")
+    ] = False,
+    every: Annotated[
+        float | None,
+        typer.Option("--every", metavar="SECONDS", help="Again and again, until interrupted."),
+    ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="Show what Spark itself has to say.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a declared pipeline over what is new since its last run.
+
+    The file names sources, steps (SQL or Python) and sinks; see docs/pipelines.md.
+    """
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError):
+        raise OptionError(f"no pipeline file {file}") from None
+    except UnicodeDecodeError:
+        raise OptionError(f"{file} is not UTF-8, so it is no pipeline file") from None
+    # Behind the checks that need neither: these two take a second to import.
+    from stratalog.spark.pipeline_file import load_pipeline
+
+    pipeline = load_pipeline(file, text)
+    from stratalog.spark.pipeline import run_pipeline
+
+    with _quiet(verbose) as screen:
+
+        def on_event(event: str) -> None:
+            if screen.isatty() and not as_json:
+                print(event, file=screen)
+
+        try:
+            rounds = run_pipeline(
+                pipeline, master=master, dry_run=dry_run, every=every, on_event=on_event
+            )
+        except KeyboardInterrupt:
+            if every is None:
+                raise
+            return  # the way a pipeline without end ends
+    summary = {
+        "pipeline": pipeline.name,
+        "dry_run": dry_run,
+        "rounds": rounds,
+        "sources": [source.name for source in pipeline.sources],
+        "steps": [step.name for step in pipeline.steps],
+        "sinks": [sink.name for sink in pipeline.sinks],
+        "storage": pipeline.storage,
+    }
+    if as_json:
+        write_json(summary)
+        return
+    flow = " -> ".join(
+        ", ".join(names)
+        for names in (summary["sources"], summary["steps"], summary["sinks"])
+        if names and isinstance(names, list)
+    )
+    write_line(f"{pipeline.name}: {'checked' if dry_run else 'done'}: {flow}")
+
+
+@contextmanager
+def _quiet(verbose: bool) -> Iterator[TextIO]:
+    """Standard error for us alone: the JVM that Spark starts inherits one that goes nowhere."""
+    if verbose:
+        yield sys.stderr
+        return
+    ours = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    os.close(nowhere)
+    try:
+        with open(os.dup(ours), "w", buffering=1) as screen:
+            yield screen
+    finally:
+        os.dup2(ours, 2)
+        os.close(ours)

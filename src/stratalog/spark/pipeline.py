@@ -1,0 +1,231 @@
+"""Declared pipelines, run by Spark's own declarative pipelines as one job.
+
+Sources and steps become views of Spark's dataflow graph, each sink a flow into it: a streaming
+query with a checkpoint of its own, that takes in what is new since the last run.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from stratalog.errors import OptionError, StateError, UsageError
+from stratalog.spark.pipeline_file import Pipeline, Source, Step
+from stratalog.spark.session import QUIET
+
+Event = Callable[[str], None]
+"""Told what happens, a sentence at a time."""
+
+
+def run_pipeline(
+    pipeline: Pipeline,
+    *,
+    master: str = "local[*]",
+    dry_run: bool = False,
+    every: float | None = None,
+    rounds: int | None = None,
+    on_event: Event = lambda text: None,
+) -> int:
+    """Run a pipeline over what is new, once or again and again; returns how often it ran.
+
+    `every` is the seconds between the beginnings of rounds, without end unless `rounds` is given.
+    `dry_run` has Spark check everything and moves nothing.
+    """
+    if every is not None and not every > 0:
+        raise OptionError(f"every={every!r} must be more than 0 seconds")
+    with _connected(pipeline, master) as spark:
+        done = 0
+        while True:
+            began = time.monotonic()
+            _run(spark, pipeline, dry_run, on_event)
+            done += 1
+            if dry_run or (rounds is None and every is None) or done == (rounds or 0):
+                return done
+            time.sleep(max(0.0, began + (every or 0.0) - time.monotonic()))
+
+
+@contextmanager
+def _connected(pipeline: Pipeline, master: str) -> Iterator[Any]:
+    """A session of Spark Connect: the declarative pipelines speak nothing else."""
+    try:
+        from pyspark import pipelines as _  # noqa: F401
+        from pyspark.sql import SparkSession
+        from pyspark.sql.connect.session import SparkSession as _Connect  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            f"declared pipelines need more of PySpark than is here ({error}): "
+            "pip install 'stratalog[spark]'"
+        ) from error
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    warehouse = {"spark.sql.warehouse.dir": os.path.join(pipeline.storage, "warehouse")}
+    quiet = {"spark.sql.connect.serverStacktrace.enabled": "false"}
+    settings = QUIET | quiet | warehouse | pipeline.config
+    builder = SparkSession.builder.remote(master).appName(pipeline.name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    try:
+        with warnings.catch_warnings():
+            # Told at the start, and told again what only a start can take.
+            warnings.filterwarnings("ignore", "Failed to set", UserWarning)
+            spark = builder.getOrCreate()
+    except Exception as error:
+        if "SESSION_OR_CONTEXT_EXISTS" in str(error) or "not both" in str(error):
+            raise StateError(
+                "another Spark session runs in this process: run a declared pipeline in a process "
+                "of its own, with `stratalog pipeline run`"
+            ) from error
+        raise
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _run(spark: Any, pipeline: Pipeline, dry_run: bool, on_event: Event) -> None:
+    from pyspark.errors import PySparkException
+    from pyspark.pipelines.add_pipeline_analysis_context import add_pipeline_analysis_context
+    from pyspark.pipelines.graph_element_registry import graph_element_registration_context
+    from pyspark.pipelines.spark_connect_graph_element_registry import (
+        SparkConnectGraphElementRegistry,
+    )
+    from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
+
+    graph = create_dataflow_graph(spark, None, None, {})
+    registry = SparkConnectGraphElementRegistry(spark, graph)
+    with (
+        graph_element_registration_context(registry),
+        add_pipeline_analysis_context(spark=spark, dataflow_graph_id=graph, flow_name=None),
+    ):
+        _declare(spark, pipeline)
+    failures: list[str] = []
+    storage = f"file://{pipeline.storage}" if pipeline.storage.startswith("/") else pipeline.storage
+    try:
+        for result in start_run(spark, graph, None, False, None, dry_run, storage):
+            if "pipeline_event_result" in result:
+                text = result["pipeline_event_result"].event.message
+                if re.search(r"\bfail|\berror", text, re.IGNORECASE):
+                    failures.append(text)
+                on_event(text.splitlines()[0])
+    except PySparkException as error:
+        raise _explain(pipeline, failures, error) from error
+    if failures:
+        raise _explain(pipeline, failures, None)
+
+
+def _declare(spark: Any, pipeline: Pipeline) -> None:
+    """Say to Spark what the file says."""
+    from pyspark import pipelines
+
+    for source in pipeline.sources:
+        pipelines.temporary_view(name=source.name)(partial(_load, spark, source))
+    for step in pipeline.steps:
+        make = partial(_query, spark, pipeline, step)
+        if step.python is not None:
+            make = partial(_call, spark, pipeline, step, _function(pipeline, step))
+        pipelines.temporary_view(name=step.name)(make)
+    for sink in pipeline.sinks:
+        pipelines.create_sink(sink.name, sink.format, sink.options)
+        flow = pipelines.append_flow(target=sink.name, name=f"{sink.name}_flow")
+        flow(partial(spark.readStream.table, sink.source))
+
+
+def _load(spark: Any, source: Source) -> Any:
+    reader = (spark.readStream if source.is_stream else spark.read).format(source.format)
+    options = dict(source.options)
+    path = options.pop("path", None)
+    if source.schema is not None:
+        reader = reader.schema(source.schema)
+    reader = reader.options(**options)
+    return reader.load(path) if path is not None else reader.load()
+
+
+def _query(spark: Any, pipeline: Pipeline, step: Step) -> Any:
+    from pyspark.errors import PySparkException
+
+    try:
+        return spark.sql(step.sql)
+    except PySparkException as error:
+        raise _located(pipeline, step, str(error)) from error
+
+
+def _call(spark: Any, pipeline: Pipeline, step: Step, function: Callable[..., Any]) -> Any:
+    inputs = [_table(spark, pipeline, name) for name in step.inputs]
+    try:
+        return function(*inputs)
+    except Exception as error:
+        assert step.python is not None
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename == step.python[0]]
+        where = f"{own[-1].filename}, line {own[-1].lineno}" if own else step.python[0]
+        raise pipeline.error(
+            step.line, f"step {step.name!r} failed at {where}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _table(spark: Any, pipeline: Pipeline, name: str) -> Any:
+    """A source or step as an input: streams flow, and what is read whole is read whole."""
+    whole = {source.name for source in pipeline.sources if not source.is_stream}
+    return spark.table(name) if name in whole else spark.readStream.table(name)
+
+
+def _function(pipeline: Pipeline, step: Step) -> Callable[..., Any]:
+    assert step.python is not None
+    file, name = step.python
+    stem = os.path.splitext(os.path.basename(file))[0]
+    spec = importlib.util.spec_from_file_location(stem, file)
+    if spec is None or spec.loader is None:
+        raise pipeline.error(step.line, f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except FileNotFoundError:
+        raise pipeline.error(step.line, f"there is no file {file}") from None
+    except Exception as error:
+        line = error.lineno if isinstance(error, SyntaxError) else _last_line(error, file)
+        raise pipeline.error(
+            step.line, f"{file}, line {line}: {type(error).__name__}: {error}"
+        ) from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise pipeline.error(step.line, f"{file} has no function {name!r}")
+    return function  # type: ignore[no-any-return]
+
+
+def _last_line(error: BaseException, file: str) -> int | None:
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == file), None)
+
+
+def _explain(pipeline: Pipeline, failures: list[str], error: Exception | None) -> Exception:
+    """What Spark said, at the step it is about."""
+    for text in failures:
+        found = re.search(r"(?:Failed to resolve flow|Flow): '?(?:\w+\.)*(\w+)'?", text)
+        step = pipeline.step(found[1]) if found else None
+        if step is not None and "upstream failure" not in text:
+            return _located(pipeline, step, text.partition("Error: ")[2] or text)
+    reasons = [text for text in failures if "upstream failure" not in text] or [str(error)]
+    return OptionError(f"{pipeline.path}: {_short(reasons[0])}")
+
+
+def _located(pipeline: Pipeline, step: Step, text: str) -> Exception:
+    """A complaint about a query, with the line of the file instead of that of the query."""
+    found = re.search(r"\(?line (\d+),? pos \d+\)?", text)
+    line = step.line + (int(found[1]) - 1 if found and step.sql else 0)
+    return pipeline.error(line, f"step {step.name!r}: {_short(text)}")
+
+
+def _short(text: str) -> str:
+    """The first sentences, without the plan and the stack that Spark adds."""
+    text = re.split(r"\n== SQL ==|;\s*line \d+ pos|\n'|\n\+-|\nJVM stacktrace", text.strip())[0]
+    text = re.sub(r"\s*\(line \d+, pos \d+\)", "", text)
+    text = re.sub(r"\s*SQLSTATE: \w+", "", text)
+    return " ".join(text.split())
