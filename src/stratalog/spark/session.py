@@ -38,8 +38,11 @@ def session(
         raise UsageError(
             "PySpark is not installed here: pip install 'stratalog[spark]', and Java 17 or newer"
         ) from error
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = QUIET | (_LOCAL if master.startswith("local") else {}) | dict(config or {})
+    settings = QUIET | dict(config or {})
+    if master.startswith("local"):
+        settings = _LOCAL | settings
+        if "spark.pyspark.python" not in settings:  # which the variable would override
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
