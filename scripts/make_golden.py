@@ -4,10 +4,11 @@
 
 writes `tests/golden/v<version>/`: a small store that is nothing but log, and a compacted frame as a
 segment would hold it; and `tests/golden/v<version>-store/`: a store with a snapshot, segments and
-a log behind them. In each, `expected.json` says what is in them. Nothing depends on the time or on
-chance, but compressed bytes may differ with another release of a codec: what counts is that the
-files of the past are read. So existing files are never overwritten: what is missing is added, and a
-new format version gets new directories.
+a log behind them; and `tests/golden/v<version>-batches/`: one with atomic batches. In each,
+`expected.json` says what is in them. Nothing depends on the time or on chance, but compressed bytes
+may differ with another release of a codec: what counts is that the files of the past are read. So
+existing files are never overwritten: what is missing is added, and a new format version gets new
+directories.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from stratalog.format.frame import (
     encode_header,
 )
 from stratalog.format.merge import NEVER, Part, merge
+from stratalog.format.multi import inner_seed
 from stratalog.format.names import (
     log_file_path,
     segment_name,
@@ -110,9 +112,15 @@ class Golden:
         self.frames.append({"position": len(self.data), "header": header._asdict(), **content})
         self.data += encode_header(**header._asdict(), seed=self.seed) + body
 
+    def add_multi(self, inner: Golden) -> None:
+        """Append a frame that has others inside, whose places are those in its body."""
+        header = FrameHeader(FrameType.MULTI, 0, 0, len(inner.frames), 0, 0, 0, 0, 0, 1)
+        self.add(header, inner.data, inner=inner.frames)
+
     def add_records(
-        self, topic: int, records: list[Record], codec: int = 0, deltas: list[int] | None = None
-    ) -> None:
+        self, topic: int, records: list[Record], codec: int = 0, deltas: list[int] | None = None,
+        unsynced: int | None = None,
+    ) -> None:  # fmt: skip
         """Append a batch: compressed, or with holes between its offsets."""
         columns, times = columns_of(records, 1 << 20)
         columns.timestamps = times
@@ -128,7 +136,7 @@ class Golden:
         times = times or [NOW]
         header = FrameHeader(
             FrameType.RECORDS, flags, 0, len(records), topic, records[0].offset,
-            times[0], times[-1], 0, len(self.frames) % 3,
+            times[0], times[-1], 0, len(self.frames) % 3 if unsynced is None else unsynced,
         )  # fmt: skip
         self.add(header, body, records=[_plain(record, times[0]) for record in records])
 
@@ -176,6 +184,28 @@ def make_log() -> Golden:
         log.add_records(TEXTS, _texts(8 * index, 8), codec)
     log.add_reserve(COUNTER, 1, 65536)
     log.add_topic(ORDERS, 1, TopicBody("orders", "topic", NOW, {"durability": "disk"}))
+    return log
+
+
+def make_batches() -> Golden:
+    """A log file with frames of several topics, alone and between others."""
+    log = Golden(seed=FIRST_LSN)
+    log.add_topic(ORDERS, 0, TopicBody("orders", "topic", NOW, {}))
+    log.add_topic(TEXTS, 0, TopicBody("größe/注文", "topic", NOW, {"compression": "zstd"}))
+    inner = Golden(seed=inner_seed(FIRST_LSN))
+    inner.add_records(ORDERS, FULL, unsynced=0)
+    inner.add_records(TEXTS, _texts(0, 8), CODECS["zstd"], unsynced=0)
+    log.add_multi(inner)
+    later = NOW + 10**9
+    log.add_records(ORDERS, [Record(b"between", offset=4, timestamp=later)])
+    inner = Golden(seed=inner_seed(FIRST_LSN))
+    inner.add_topic(ORDERS, 1, TopicBody("orders", "topic", NOW, {"durability": "disk"}))
+    more = [Record(b"%d" % n, offset=5 + n, timestamp=later + n) for n in range(3)]
+    inner.add_records(ORDERS, more, unsynced=0)
+    delete = FrameHeader(FrameType.DELETE, 0, 0, 0, TEXTS, 0, 0, 0, 0, 0)
+    inner.add(delete, encode_delete(BitMap64([1, 3])), offsets=[1, 3])
+    log.add_multi(inner)
+    log.add_records(TEXTS, _texts(8, 8), CODECS["zstd"])
     return log
 
 
@@ -463,12 +493,32 @@ def log_files() -> dict[str, bytes]:
     }
 
 
+def batch_files() -> dict[str, bytes]:
+    """A store whose log has frames of several topics."""
+    store = StoreFile(bytes(range(32, 48)), NOW)
+    log = make_batches()
+    log_path = Path(log_file_path(shard_path("", 0), FIRST_LSN))
+    catalog = CatalogState(1, {}, "", [], [])
+    snapshot = Snapshot(1, NOW, store.identity, LogState({0: FIRST_LSN}), catalog)
+    expected = {
+        "store": {"identity": store.identity.hex(), "created_at": store.created_at},
+        "log": {"path": str(log_path), "seed": log.seed, "frames": log.frames},
+    }
+    return {
+        store_path(""): encode_store(store),
+        str(log_path): log.data + bytes(8 * HEADER_BYTES),
+        snapshot_path("", 1): encode_snapshot(snapshot),
+        "expected.json": _lined(expected),
+    }
+
+
 def main() -> int:
     """Write the files of this version that do not exist; fail if there are none."""
     made = 0
     for root, files in (
         (GOLDEN / f"v{VERSION}", log_files()),
         (GOLDEN / f"v{VERSION}-store", GoldenStore().files()),
+        (GOLDEN / f"v{VERSION}-batches", batch_files()),
     ):
         assert max(map(len, files.values())) <= BYTES_MAX, {n: len(d) for n, d in files.items()}
         for name, data in files.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from stratalog.batch import Appended, Batch
 from stratalog.errors import (
     BadMagicError,
     ClosedError,
@@ -103,7 +104,9 @@ def repair(
 
 
 __all__ = [
+    "Appended",
     "BadMagicError",
+    "Batch",
     "ClosedError",
     "ColdStoreError",
     "CompactionReport",

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from stratalog.backup import Progress, Source, back_up
+from stratalog.batch import Batch
 from stratalog.clock import Clock, SystemClock
 from stratalog.errors import (
     ClosedError,
@@ -194,6 +195,12 @@ class Store:
             self._log.attach(log)
             self._log.write_topic(log, self._catalog.add)
             return log
+
+    def batch(self, *, durability: Durability | str | None = None) -> Batch:
+        """Appends to several topics that are all kept or none: use it in a `with` block."""
+        self.check_writable()
+        assert self._log is not None
+        return Batch(self, self._log.crossing, durability)
 
     # --- operations ----------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,7 @@ from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 from stratalog.format.columns import encode_columns, encode_values
 from stratalog.inputs import check_bytes, check_time, columns_of, record_extras, rising
 from stratalog.log.group import AppendFuture, Entry, records_entry
-from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED
+from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
 from stratalog.model import Durability, Record, TopicStats
 from stratalog.options import TopicOptions, check_durability
 from stratalog.reading import Time, TopicReading
@@ -39,6 +39,11 @@ class Topic(TopicReading):
 
     def __repr__(self) -> str:
         return f"<stratalog.Topic {self.name!r} next_offset={self._log.next_offset}>"
+
+    @property
+    def log(self) -> TopicLog:
+        """The topic's end of the log, for other handles."""
+        return self._log
 
     @property
     def name(self) -> str:
@@ -213,9 +218,16 @@ class Topic(TopicReading):
             entry = records_entry(log, 0, body, len(items))
             rank = log.rank if durability is None else self._rank(durability)
             return log.append_entries([entry], rank)
-        return self._append_columns(items, durability)
+        entries, remake = self.encode_records(items)
+        return log.append_entries(entries, self._rank(durability), remake)
 
-    def _append_columns(self, items: list[Any], durability: Any) -> tuple[int, int]:
+    def encode_records(
+        self, items: list[Any]
+    ) -> tuple[list[Entry], Callable[[int], list[Entry]] | None]:
+        """Records as frames, and what makes them again with no time below a later floor.
+
+        That is None if no record brings a time of its own. Everything wrong with them is found.
+        """
         log = self._log
         columns, times = columns_of(items, log.record_bytes_max)
 
@@ -227,8 +239,7 @@ class Topic(TopicReading):
             stamps = columns.timestamps or (0,)
             return [records_entry(log, flags, body, len(items), 0, stamps[0], stamps[-1])]
 
-        entries = make(log.last_timestamp)
-        return log.append_entries(entries, self._rank(durability), make if times else None)
+        return make(log.last_timestamp), make if times else None
 
     def append_arrow(
         self, data: pa.RecordBatch | pa.Table, *, durability: Durability | str | None = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stratalog.model import Durability, Gap, Record
@@ -13,6 +13,9 @@ from stratalog.testing import FakeDisk, ManualClock, MonitorFs
 from stratalog.topic import Topic
 
 ROOT = "/data"
+
+Joint = dict[str, tuple[int, int]]
+"""Start and end, by topic, of what was appended in one batch."""
 
 Fields = tuple[bytes | None, bytes | None, str | None]
 """Value, key and tag: enough to tell records apart."""
@@ -52,6 +55,8 @@ class Session:
         self.monitor: MonitorFs
         self.store: Store
         self._pending: list[tuple[str, int]] = []
+        self.joints: list[Joint] = []
+        """What is in all of its topics or in none."""
         self.copies: dict[str, dict[str, list[Fields]]] = {}
         """What each backup must hold, if it is a store at all."""
         self.finished: set[str] = set()
@@ -99,6 +104,30 @@ class Session:
         assert topic.append_many(values, **options) == (start, len(model.sent) - 1)
         if (options.get("durability") or topic.durability) == Durability.FSYNC:
             model.durable = len(model.sent)
+
+    def batch(self, appends: Mapping[str, Sequence[bytes | Record]], **options: Any) -> None:
+        """Append to several topics at once; all of them have it or none."""
+        topics = {name: self._topic(name) for name in appends}
+        joint: Joint = {}
+        for name, values in appends.items():
+            model = topics[name][1]
+            start = len(model.sent)
+            for value in values:
+                record = value if isinstance(value, Record) else Record(value=value)
+                model.sent.append((record.value, record.key, record.tag))
+            joint[name] = (start, len(model.sent))
+        self.joints.append(joint)
+        handles = {}
+        with self.store.batch(**options) as batch:
+            for name, values in appends.items():
+                handles[name] = batch.topic(name).append_many(values)
+        assert {name: (one.first, one.last + 1) for name, one in handles.items()} == joint
+        durability = options.get("durability")
+        shards = {id(topic.log.shard) for topic, _ in topics.values()}
+        classes = {durability or topic.durability for topic, _ in topics.values()}
+        if Durability.FSYNC in classes or len(shards) > 1:
+            for name, (_, end) in joint.items():
+                topics[name][1].durable = end
 
     def nowait(self, name: str, value: bytes) -> Any:
         """Append one record without waiting."""
@@ -158,6 +187,7 @@ class Session:
         """Drop a topic, and forget what it had."""
         self.topics[name].is_dropping = True
         self.store.drop_topic(name)
+        self.joints = [{n: s for n, s in one.items() if n != name} for one in self.joints]
         self.topics[name] = TopicModel()
 
     def checkpoint(self) -> None:
@@ -202,6 +232,22 @@ def open_store(fs: Any, clock: ManualClock, **options: Any) -> Store:
 def kill(store: Store) -> None:
     """Leave a store as a killed process does: nothing is written, nothing is closed."""
     store.is_closed = True
+
+
+def check_joints(store: Store, session: Session) -> None:
+    """What was appended to several topics at once is in all of them or in none."""
+    names = set(store.topics())
+    for joint in session.joints:
+        kept = {
+            name: name in names and store.topic(name).next_offset >= end
+            for name, (_, end) in joint.items()
+            if not session.topics[name].is_dropping
+        }
+        assert len(set(kept.values())) <= 1, f"half a batch: {kept} of {joint}"
+        for name, (start, end) in joint.items():
+            if name in names and name in kept:
+                count = store.topic(name).next_offset
+                assert not start < count < end, "half a batch in one topic"
 
 
 def check_recovered(store: Store, topics: dict[str, TopicModel]) -> None:

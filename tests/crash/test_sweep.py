@@ -14,7 +14,7 @@ import pytest
 from stratalog.store import Store
 from stratalog.testing import Crashed, FakeDisk, ManualClock, MonitorFs
 from stratalog.testing.inode import Damage
-from tests.crash.model import Session, Workload, check_recovered, kill, open_store
+from tests.crash.model import Session, Workload, check_joints, check_recovered, kill, open_store
 from tests.crash.workloads import CATALOGUE
 
 EXHAUSTIVE = os.environ.get("STRATALOG_SWEEP") == "exhaustive"
@@ -73,6 +73,7 @@ def recover(session: Session, disk: FakeDisk) -> None:
     """Recover, check, recover again to the same bytes, and go on appending."""
     store = open_store(MonitorFs(disk), session.clock, **session.options)
     check_recovered(store, session.topics)
+    check_joints(store, session)
     kill(store)
     first = log_image(disk)
     again = disk.crash(0, damage="keep")
@@ -80,6 +81,7 @@ def recover(session: Session, disk: FakeDisk) -> None:
     store = open_store(monitor, session.clock, **session.options)
     assert log_image(again) == first, "the second recovery changed something"
     check_recovered(store, session.topics)
+    check_joints(store, session)
     expected = append_again(store, session)
     monitor.check()
     kill(store)

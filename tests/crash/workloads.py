@@ -294,6 +294,61 @@ def backups(session: Session) -> None:
     session.append("small", b"last")
 
 
+def joint_batches(session: Session) -> None:
+    """Batches over several topics and shards, between appends of every class to the same ones."""
+    session.open(shards=3)
+    session.create("packed", compression="zstd")
+    for number in range(5):
+        session.append("refunds", b"relaxed %d" % number, durability="disk")
+        session.append("orders", b"lazy %d" % number, durability="memory")
+        session.batch(
+            {
+                "orders": [b"order %d" % number] * 2,
+                "refunds": [Record(b"refund", b"k", tag="t")],
+                "packed": [b"the same again and again " * 20] * (1 + number),
+            }
+        )
+        session.append("refunds", b"behind it", durability="disk")
+        if number % 2:
+            session.tick()
+        session.append("orders", b"safe %d" % number)
+    session.batch({"orders": [b"one topic"] * 3}, durability="disk")
+    session.tick(2.0)
+
+
+def joint_batches_in_one_shard(session: Session) -> None:
+    """Batches that share groups with single appends, not all of them synced, over rotations."""
+    session.open(shards=1, durability="disk")
+    for number in range(8):
+        session.append("orders", b"before %d" % number)
+        session.batch({"orders": [bytes([number]) * 400], "refunds": [bytes([number]) * 700]})
+        session.append("orders", b"behind %d" % number)
+        if number % 3 == 1:
+            session.tick()
+        if number == 5:
+            session.batch({"refunds": [b"safe"], "orders": [b"safe"]}, durability="fsync")
+    session.sync()
+
+
+def joint_batches_and_upkeep(session: Session) -> None:
+    """Batches whose records go to segments, whose log is given up, and whose topics are dropped."""
+    session.open(shards=2)
+    session.create("small", segment_records=5)
+    for number in range(4):
+        session.batch({name: [bytes([number]) * 600] * 3 for name in ("small", "orders", "gone")})
+        if number == 1:
+            session.checkpoint()
+        session.append("orders", b"single")
+        if number == 2:
+            session.drop("gone")
+            session.snapshot()
+            session.reopen(shards=3)
+    session.backup("/copy")
+    session.batch({"small": [b"x"], "orders": [b"y"], "others": [b"z"]})
+    session.reopen(shards=1)
+    session.batch({"small": [b"last"], "orders": [b"last"]})
+
+
 CATALOGUE: list[Workload] = [
     single_appends,
     batches_over_rotations,
@@ -317,4 +372,7 @@ CATALOGUE: list[Workload] = [
     cold_segments,
     drops,
     backups,
+    joint_batches,
+    joint_batches_in_one_shard,
+    joint_batches_and_upkeep,
 ]

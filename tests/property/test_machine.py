@@ -22,7 +22,7 @@ from stratalog.options import StoreOptions
 from stratalog.store import Store
 from stratalog.testing import Crashed, FakeDisk, ManualClock, MonitorFs
 from stratalog.topic import Topic
-from tests.crash.model import ROOT, Session, check_recovered, kill, open_store
+from tests.crash.model import ROOT, Session, check_joints, check_recovered, kill, open_store
 
 NAMES = st.sampled_from(["orders", "refunds", "ticks and tocks"])
 CLASSES = st.sampled_from(["memory", "disk", "fsync", None])
@@ -57,6 +57,15 @@ class StoreMachine(RuleBasedStateMachine):
             for number, value in enumerate(values)
         ]
         self.session.append_many(name, records)
+
+    @rule(
+        names=st.sets(NAMES, min_size=1),
+        values=st.lists(st.binary(max_size=30), min_size=1, max_size=3),
+        kind=CLASSES,
+    )
+    def append_to_several(self, names: set[str], values: list[bytes], kind: str | None) -> None:
+        """One batch over several topics, and so over several shards."""
+        self.session.batch(dict.fromkeys(sorted(names), values), durability=kind)
 
     @rule(name=NAMES, count=st.integers(1, 5))
     def pipeline(self, name: str, count: int) -> None:
@@ -121,6 +130,8 @@ class StoreMachine(RuleBasedStateMachine):
         session.disk = session.disk.crash(seed)
         session.open(shards=shards)
         check_recovered(session.store, session.topics)
+        check_joints(session.store, session)
+        session.joints.clear()
         for name, model in session.topics.items():
             kept = session.store.topic(name).next_offset
             del model.sent[kept:]

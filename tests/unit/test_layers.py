@@ -36,6 +36,7 @@ LAYERS = [
     ["reading"],
     ["backup"],
     ["topic", "queue", "group", "table", "series"],
+    ["batch"],
     ["store"],
     [""],  # the package itself: open() and the public names
     ["tools", "interop"],

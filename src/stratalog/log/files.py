@@ -27,6 +27,7 @@ from stratalog.format.frame import ALIGNMENT, HEADER_BYTES, encode_header
 from stratalog.format.names import free_file_path, log_file_path, parse_numbered
 from stratalog.fs import File, FileSystem
 from stratalog.log.group import Entry
+from stratalog.log.joint import Joint
 from stratalog.log.reader import LogReader
 from stratalog.options import StoreOptions
 
@@ -82,7 +83,7 @@ class LogFiles:
             self._begin(0)
         else:
             self.file = fs.open(log_file_path(directory, first_lsn), "write")
-            self.number = reader.number(directory, first_lsn)
+            self._number(first_lsn)
             self._prepared = self.file.size()
 
     def recover(self, torn: bool) -> None:
@@ -128,6 +129,8 @@ class LogFiles:
         buffers: list[bytes] = []
         position = self.position
         for entry in entries:
+            if isinstance(entry, Joint):
+                entry.assemble(self.first_lsn)
             body = entry.body
             buffers.append(
                 encode_header(
@@ -212,11 +215,15 @@ class LogFiles:
             raise self._failed("new log file", error) from error
         with self._fill_lock:
             self.file = file
-            self.number = self._reader.number(self.directory, first_lsn)
+            self._number(first_lsn)
             self.first_lsn = first_lsn
             self.position = self.synced = 0
             self._recycled = recycled
             self._prepared = file.size()
+
+    def _number(self, first_lsn: int) -> None:
+        self.number = self._reader.number(self.directory, first_lsn)
+        self.inner_number = self._reader.number(self.directory, first_lsn, is_inner=True)
 
     def _open_or_create(self, path: str) -> File:
         # It may be there: recycled, or left by an attempt that was interrupted.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,11 @@ class Entry:
         self.on_commit = on_commit
         """Of a control frame: makes it state, in log order; may be called again."""
 
+    @property
+    def topics(self) -> Sequence[TopicLog]:
+        """The topics whose offsets it holds."""
+        return () if self.topic is None else (self.topic,)
+
 
 class Pending:
     """Single appends to one topic, gathered into one batch until the group is written.
@@ -66,6 +71,11 @@ class Pending:
         self.values: list[bytes | None] = []
         self.timestamps: list[int] = []
         self.extras: dict[str, dict[int, Any]] | None = None
+
+    @property
+    def topics(self) -> Sequence[TopicLog]:
+        """The topic whose offsets it holds."""
+        return (self.topic,)
 
     def encode(self) -> list[Entry]:
         """The batch as a frame; as several when it would be too large for one."""
@@ -135,6 +145,7 @@ class Group:
         "gate",
         "is_lazy",
         "is_open",
+        "is_publishing",
         "is_relaxed",
         "leader",
         "observed",
@@ -160,6 +171,8 @@ class Group:
         """Holds appends that nobody waits for: the ticker will see to it."""
         self.is_lazy = False
         """Holds appends of class `memory`, which the ticker need not hurry for."""
+        self.is_publishing = False
+        """Holds a frame of several topics, of which some may be readable before the others are."""
         self.done = False
         self.error: StratalogError | None = None
         self.is_open = False

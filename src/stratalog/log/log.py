@@ -19,6 +19,7 @@ from stratalog.format.control import TopicBody, encode_topic
 from stratalog.format.frame import FrameType
 from stratalog.format.names import log_file_path, shard_path
 from stratalog.fs import FileSystem
+from stratalog.log.crossing import Crossing
 from stratalog.log.files import LogFiles, complete_below
 from stratalog.log.group import Entry, Group
 from stratalog.log.reader import LogReader
@@ -72,6 +73,8 @@ class Log:
             self.tick, flush_interval=options.flush_interval, sync_interval=options.sync_interval
         )
         self._open_shards(fs, root, reader, scanners)
+        self.crossing = Crossing(self.shards)
+        """The way in for frames of several topics."""
 
     def start(self) -> None:
         """Begin to write in the background what nobody waits for."""
@@ -136,9 +139,10 @@ class Log:
     def positions(self) -> dict[int, int]:
         """Per shard, the lsn below which everything is durable and can be read."""
         positions = dict(self.ended)
-        for number, shard in enumerate(self.shards):
-            with shard.commit_lock:
-                positions[number] = shard.files.first_lsn + shard.files.synced
+        with self.crossing.lock:  # what is behind a joint frame is not below them without it
+            for number, shard in enumerate(self.shards):
+                with shard.commit_lock:
+                    positions[number] = shard.files.first_lsn + shard.files.synced
         return positions
 
     def freeze(self, look: Callable[[Shard], None]) -> dict[int, int]:
@@ -149,8 +153,9 @@ class Log:
             positions[number] = shard.files.lsn
             look(shard)
 
-        for number, shard in enumerate(self.shards):
-            shard.sync(partial(note, number, shard))
+        with self.crossing.lock:
+            for number, shard in enumerate(self.shards):
+                shard.sync(partial(note, number, shard))
         return positions
 
     def release(self, positions: Mapping[int, int]) -> int:

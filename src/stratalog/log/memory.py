@@ -8,7 +8,8 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
-from stratalog.format.frame import HEADER_BYTES, FrameHeader
+from stratalog.format.control import encode_reserve
+from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
 from stratalog.log.group import Entry
 from stratalog.log.index import FrameIndex
 from stratalog.memory import MemoryBudget
@@ -95,3 +96,22 @@ class MemoryFrames:
         self.held_bytes += length
         if self._budget is not None:
             self._budget.add(SHARE, length)
+
+
+def write_reserve(topic: TopicLog, ahead: int) -> None:
+    """Have the log say, durably, up to where an ephemeral topic may have given offsets out."""
+    shard = topic.shard
+    with shard.lock:
+        topic.check()
+        offset = topic.next_offset + ahead
+        number = topic.reservation_asked = topic.reservation_asked + 1
+
+        def done() -> None:
+            if number > topic.reservation:
+                topic.reservation, topic.reserved = number, offset
+
+        body = encode_reserve(number)
+        group = shard.enter(
+            Entry(FrameType.RESERVE, topic.id, body, base_offset=offset, on_commit=done)
+        )
+    shard.commit(group)

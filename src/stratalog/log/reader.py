@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from stratalog.format.multi import inner_seed
 from stratalog.format.names import log_file_path
 from stratalog.fs import File, FileSystem
 
@@ -21,20 +22,24 @@ class LogReader:
     def __init__(self, fs: FileSystem) -> None:
         self._fs = fs
         self._lock = threading.Lock()
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[tuple[str, int], int] = {}
         self._paths: list[str] = []
         self._seeds: list[int] = []
-        self._open: OrderedDict[int, File] = OrderedDict()
+        self._open: OrderedDict[str, File] = OrderedDict()
 
-    def number(self, directory: str, first_lsn: int) -> int:
-        """A small number that stands for the file from now on."""
+    def number(self, directory: str, first_lsn: int, *, is_inner: bool = False) -> int:
+        """A small number that stands for the file from now on.
+
+        Frames inside of `MULTI` frames have one of their own, because they have another seed.
+        """
         path = log_file_path(directory, first_lsn)
-        number = self._numbers.get(path)
+        seed = inner_seed(first_lsn) if is_inner else first_lsn
+        number = self._numbers.get((path, seed))
         if number is None:
             with self._lock:
-                number = self._numbers.setdefault(path, len(self._paths))
+                number = self._numbers.setdefault((path, seed), len(self._paths))
                 if number == len(self._paths):
-                    self._seeds.append(first_lsn)
+                    self._seeds.append(seed)
                     self._paths.append(path)
         return number
 
@@ -43,19 +48,20 @@ class LogReader:
         return self._paths[number]
 
     def seed(self, number: int) -> int:
-        """The seed of its header checksums: its first lsn."""
+        """The seed of its header checksums: its first lsn, or what is made of it."""
         return self._seeds[number]
 
     def pread(self, number: int, length: int, position: int) -> bytes:
         """Bytes of a file. A file dropped here while another thread reads it closes after that."""
+        path = self._paths[number]
         with self._lock:
-            file = self._open.get(number)
+            file = self._open.get(path)
             if file is None:
-                file = self._open[number] = self._fs.open(self._paths[number], "read")
+                file = self._open[path] = self._fs.open(path, "read")
                 if len(self._open) > self._FILES_MAX:
                     self._open.popitem(last=False)
             else:
-                self._open.move_to_end(number)
+                self._open.move_to_end(path)
         return file.pread(length, position)
 
     def close(self) -> None:

@@ -17,12 +17,17 @@ Invariants:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from stratalog.errors import DiskFullError, PoisonedError, StratalogError, SyncFailedError
 from stratalog.format.frame import HEADER_BYTES
 from stratalog.log.files import LogFiles, sync
 from stratalog.log.group import AppendFuture, Entry, Group, Pending
+from stratalog.log.joint import Joint
+
+if TYPE_CHECKING:
+    from stratalog.log.topic import TopicLog
 
 # An append that finds this much waiting commits it: bounds memory. At 512 KiB the cost per byte
 # has stopped falling, and what is written is still in the processor's cache.
@@ -45,7 +50,8 @@ class Shard:
         """Why nothing more is accepted; None while all is well."""
         self.commits = 0
         self.committed_entries = 0
-        self._in_flight: Group | None = None
+        self.in_flight: Group | None = None
+        """The group that is being written, or that a frame of another shard is in."""
         self._wake = wake
         self._lost: StratalogError | None = None
 
@@ -99,7 +105,7 @@ class Shard:
             if leads:
                 with self.commit_lock:
                     if not group.done:  # the group before may have failed and taken it along
-                        self._commit(group)
+                        self.commit_group(group)
             else:
                 group.wait()
         except BaseException:
@@ -109,8 +115,8 @@ class Shard:
     def settle(self) -> None:
         """Make every append readable that was acknowledged without being written."""
         with self.lock:  # both at once: a group that is closed in between would be in neither
-            in_flight, group = self._in_flight, self.group
-        if in_flight is not None and in_flight.is_relaxed:
+            in_flight, group = self.in_flight, self.group
+        if in_flight is not None and (in_flight.is_relaxed or in_flight.is_publishing):
             in_flight.wait()
         if group.is_relaxed:
             self.finish(group)
@@ -144,13 +150,17 @@ class Shard:
         # wrote is synced here, and if it has been already this does nothing.
         with self.commit_lock:
             self.check()
-            try:
-                self.files.sync()
-            except SyncFailedError as error:
-                self._fail(Group(), error)
-                raise
+            self.sync_files()
             if then is not None:
                 then()
+
+    def sync_files(self) -> None:
+        """Make durable what is written; the commit lock is held."""
+        try:
+            self.files.sync()
+        except SyncFailedError as error:
+            self._fail(Group(), error)
+            raise
 
     def _sync_behind(self) -> None:
         """Sync what is written, while appends go on: no lock is held meanwhile."""
@@ -170,7 +180,7 @@ class Shard:
         with self.commit_lock, self.lock:
             is_well = self.refusal is None
             self.refusal = refusal
-            self._close_group()  # whoever begins a batch in the next one is told
+            self.close_group()  # whoever begins a batch in the next one is told
             self.files.close(trim=is_well)
 
     def _abandon(self, group: Group, me: int) -> None:
@@ -188,12 +198,12 @@ class Shard:
                     self.relax(group, lazy=False)
             if not is_open and not group.done:
                 try:
-                    self._commit(group)
+                    self.commit_group(group)
                 except BaseException:
                     self._fail(group, SyncFailedError("a commit was interrupted half-way."))
                     raise
 
-    def _commit(self, group: Group) -> None:
+    def commit_group(self, group: Group) -> None:
         """Close a group, write it, publish it; the commit lock is held.
 
         Every step may be repeated, so that Ctrl-C in the middle of one does not leave it
@@ -216,11 +226,11 @@ class Shard:
 
     def _close(self, group: Group) -> None:
         with self.lock:
-            self._in_flight = group
+            self.in_flight = group
             if self.group is group:
-                self._close_group()
+                self.close_group()
 
-    def _close_group(self) -> Group:
+    def close_group(self) -> Group:
         """Let nothing more into the open group, and open the next; called with the lock held."""
         group, following = self.group, Group()
         for entry in group.entries:
@@ -269,7 +279,10 @@ class Shard:
     def _publish(self, group: Group, start: int) -> None:
         position = group.position
         for entry in group.encoded[start : group.written]:
-            if entry.topic is None:
+            if isinstance(entry, Joint):
+                group.is_publishing = True  # whoever sees one of its topics waits for the others
+                entry.publish(self.files.inner_number, position)
+            elif entry.topic is None:
                 if entry.on_commit is not None:
                     entry.on_commit()
             elif entry.is_in_memory:
@@ -279,7 +292,7 @@ class Shard:
             position += HEADER_BYTES + len(entry.body)
 
     def _settled(self, group: Group) -> None:
-        self._in_flight = None
+        self.in_flight = None
         self.commits += 1
         self.committed_entries += len(group.encoded)
         group.finish(None)
@@ -294,22 +307,35 @@ class Shard:
             except OSError:
                 pass  # then nothing is certain any more, as after any other failure
         with self.lock:
-            behind = self._close_group()
-            self._in_flight = None
             if not is_clean:
                 self.refusal = PoisonedError(
                     f"{self.files.directory} takes no more appends since a write failed: {error} "
                     "Close the store and open it again: it recovers everything acknowledged."
                 )
-            for failed in (group, behind):
-                for entry in (failed.encoded or failed.entries)[failed.published :]:
-                    if entry.topic is not None:
-                        entry.topic.give_back()
-            if group.is_relaxed or behind.is_relaxed:
+            failed = (group, self.close_group())
+            self._give_back(failed, error)
+        for one in failed:
+            if not one.done:
+                one.finish(error)
+
+    def fail_behind(self, error: StratalogError, topics: Sequence[TopicLog]) -> None:
+        """Give back the offsets of topics, and of all that came since; the commit lock is held."""
+        with self.lock:
+            behind = self.close_group()
+            self._give_back((behind,), error)
+            for topic in topics:
+                topic.give_back()
+        behind.finish(error)
+
+    def _give_back(self, groups: Sequence[Group], error: StratalogError) -> None:
+        self.in_flight = None
+        for group in groups:
+            for entry in (group.encoded or group.entries)[group.published :]:
+                for topic in entry.topics:
+                    if topic.shard is self:
+                        topic.give_back()
+            if group.is_relaxed:
                 self._lost = error
-        for failed in (group, behind):
-            if not failed.done:
-                failed.finish(error)
 
 
 def insist(action: Callable[[], None]) -> BaseException | None:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from stratalog.errors import TooLargeError, UnknownTopicError, UnsupportedVersionError, UsageError
 from stratalog.format.codec import CODECS
-from stratalog.format.control import TopicBody, encode_reserve
-from stratalog.format.frame import HEADER_BYTES, FrameType
+from stratalog.format.control import TopicBody
+from stratalog.format.frame import HEADER_BYTES
 from stratalog.log.group import AppendFuture, Entry, Group, Pending
 from stratalog.log.index import MEMORY, FrameIndex
-from stratalog.log.memory import MemoryFrames
+from stratalog.log.memory import MemoryFrames, write_reserve
 from stratalog.log.reader import LogReader
 from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.log.watched import Watched
@@ -188,7 +188,7 @@ class TopicLog(Watched):
                 self.add_timestamp(now)
                 if extras is not None:
                     self._add_extras(extras, now)
-                self._ask(group, rank)
+                self.ask(group, rank)
             except BaseException:
                 self.take_back()
                 raise
@@ -225,19 +225,14 @@ class TopicLog(Watched):
         shard = self.shard
         with shard.lock:
             self.check()
-            now = max(self.time_ns(), self.last_timestamp)
-            if remake is not None and entries[0].base_timestamp < self.last_timestamp:
-                entries = remake(self.last_timestamp)
+            entries = self.place(entries, remake)
             group = shard.group
-            first = offset = self.next_offset
+            first = self.next_offset
+            offset = entries[-1].base_offset + entries[-1].count
             for entry in entries:
-                entry.base_offset = offset
-                if remake is None:
-                    entry.base_timestamp = entry.max_timestamp = now
-                offset += entry.count
                 group.bytes += len(entry.body)
             self.stop_gathering()  # single appends that follow start a batch behind these
-            self._ask(group, rank)
+            self.ask(group, rank)
             # No function is called here: Ctrl-C comes before all of it or after.
             group.entries += entries
             self.next_offset = offset
@@ -245,6 +240,21 @@ class TopicLog(Watched):
         if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
             shard.commit(group)
         return first, offset - 1
+
+    def place(
+        self, entries: list[Entry], remake: Callable[[int], list[Entry]] | None
+    ) -> list[Entry]:
+        """Entries with the offsets and times they get if they enter now; the lock is held."""
+        now = max(self.time_ns(), self.last_timestamp)
+        if remake is not None and entries[0].base_timestamp < self.last_timestamp:
+            entries = remake(self.last_timestamp)
+        offset = self.next_offset
+        for entry in entries:
+            entry.base_offset = offset
+            if remake is None:
+                entry.base_timestamp = entry.max_timestamp = now
+            offset += entry.count
+        return entries
 
     def check_batch(self, length: int) -> None:
         """Refuse a body that cannot be one frame."""
@@ -263,7 +273,7 @@ class TopicLog(Watched):
         """Add the first plain value of a new batch; called with the lock held."""
         self._gather()
         self.add_value(value)
-        self._ask(self.shard.group, self.rank)
+        self.ask(self.shard.group, self.rank)
 
     def _gather(self) -> None:
         """Start a batch for single appends in the open group; called with the lock held."""
@@ -312,7 +322,7 @@ class TopicLog(Watched):
         self.pending_group = None
         self.add_value = self._begin
 
-    def _ask(self, group: Group, rank: int) -> None:
+    def ask(self, group: Group, rank: int) -> None:
         """Have a group treated as a class demands."""
         if rank == SYNCED:
             group.sync = True
@@ -337,28 +347,11 @@ class TopicLog(Watched):
         """
         self.memory.make_room(size)
         if self.next_offset + records > self.reserved:
-            self._write_reserve(max(records, _RESERVE))
+            write_reserve(self, max(records, _RESERVE))
 
     def release_reserve(self) -> None:
         """On a clean close: the next offset exactly, so that nothing is skipped."""
-        self._write_reserve(0)
-
-    def _write_reserve(self, ahead: int) -> None:
-        shard = self.shard
-        with shard.lock:
-            self.check()
-            offset = self.next_offset + ahead
-            number = self.reservation_asked = self.reservation_asked + 1
-
-            def done() -> None:
-                if number > self.reservation:
-                    self.reservation, self.reserved = number, offset
-
-            body = encode_reserve(number)
-            group = shard.enter(
-                Entry(FrameType.RESERVE, self.id, body, base_offset=offset, on_commit=done)
-            )
-        shard.commit(group)
+        write_reserve(self, 0)
 
     # --- out -----------------------------------------------------------------------------
 

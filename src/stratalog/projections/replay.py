@@ -17,6 +17,7 @@ from functools import partial
 from stratalog.errors import CorruptionError, DamagedError
 from stratalog.format.control import TopicBody, decode_offsets
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
+from stratalog.format.multi import decode_multi
 from stratalog.format.names import log_file_path, log_path, parse_shard, shard_path
 from stratalog.format.segment import decode_summaries
 from stratalog.format.snapshot import Snapshot, TopicState
@@ -190,7 +191,30 @@ class Replay:
         self, directory: str, first_lsn: int, position: int, header: FrameHeader, body: bytes
     ) -> None:
         self.frames += 1
-        if header.topic_id in self.dropped or header.type == FrameType.SKIP:
+        if header.type == FrameType.MULTI:
+            self._apply_multi(directory, first_lsn, position, header, body)
+        elif header.type != FrameType.SKIP:
+            file = self._number(directory, first_lsn)
+            self._apply_frame(file, position, header, body)
+
+    def _apply_multi(
+        self, directory: str, first_lsn: int, position: int, header: FrameHeader, body: bytes
+    ) -> None:
+        """Take in what is inside of a frame, once all of it is known to be right."""
+        try:
+            inner = decode_multi(header, body, first_lsn)
+        except CorruptionError as error:
+            path = log_file_path(directory, first_lsn)
+            raise CorruptionError(f"{path} at position {position}: {error}") from error
+        file = self.reader.number(directory, first_lsn, is_inner=True)
+        position += HEADER_BYTES
+        for at, one in inner:
+            start = at + HEADER_BYTES
+            self._apply_frame(file, position + at, one, body[start : start + one.body_length])
+
+    def _apply_frame(self, file: int, position: int, header: FrameHeader, body: bytes) -> None:
+        """Take in a frame of one topic; the body is needed of control frames only."""
+        if header.topic_id in self.dropped:
             return
         topic = self._topic(header.topic_id)
         self._touched.add(topic)
@@ -202,14 +226,14 @@ class Replay:
                 self._unordered.add(topic)  # its frames are in several shards
             topic.replayed = end
             topic.index.add(
-                header.base_offset, header.count, self._number(directory, first_lsn),
-                position, HEADER_BYTES + header.body_length, header.max_timestamp,
+                header.base_offset, header.count, file, position,
+                HEADER_BYTES + header.body_length, header.max_timestamp,
             )  # fmt: skip
             return
         try:
             apply(topic, header.type, header.base_offset, body)
         except CorruptionError as error:
-            path = log_file_path(directory, first_lsn)
+            path = self.reader.path(file)
             raise CorruptionError(f"{path} at position {position}: {error}") from error
         if header.type == FrameType.TOPIC:
             self.generation += 1

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from stratalog.errors import FormatError
 from stratalog.format.frame import HEADER, HEADER_BYTES, MAGIC, FrameType, decode_header
+from stratalog.format.multi import inner_seed
 
 
 class Suspect(NamedTuple):
@@ -46,12 +47,18 @@ def find_suspects(data: bytes, seed: int) -> Iterator[Suspect]:
             fits = position + HEADER_BYTES + length <= len(data) and length % 8 == 0
             if magic != MAGIC or flags & 7 or not fits or not 0 < 4 * count < length:
                 return
-            yield Suspect(type, topic_id, first, count, is_certain=False)
+            suspect = Suspect(type, topic_id, first, count, is_certain=False)
         else:
             length = header.body_length
-            yield Suspect(
+            suspect = Suspect(
                 header.type, header.topic_id, header.base_offset, header.count, is_certain=True
             )
+        inner = inner_seed(seed)
+        if suspect.type == FrameType.MULTI and seed != inner:  # all it holds is lost with it
+            start = position + HEADER_BYTES
+            yield from find_suspects(data[start : start + length], inner)
+        else:
+            yield suspect
         position += HEADER_BYTES + length
 
 

@@ -30,6 +30,7 @@ from stratalog.format.frame import (
     FrameHeader,
     FrameType,
 )
+from stratalog.format.multi import decode_multi
 from stratalog.format.names import parse_numbered
 from stratalog.format.segment import (
     FOOTER_BYTES,
@@ -132,7 +133,10 @@ def _dump_frames(file: File, seed: int, position: int, end: int) -> Iterator[Row
                 position = at + HEADER_BYTES + header.body_length
                 if position > end:
                     return
-                yield _frame(at, header, body)
+                if header.type == FrameType.MULTI:
+                    yield from _multi(at, header, body, seed)
+                else:
+                    yield _frame(at, header, body)
         except FormatError as error:
             damage = str(error)
         if position >= end:
@@ -169,6 +173,21 @@ def _frame(position: int, header: FrameHeader, body: bytes) -> Row:
         return row | _control(header.type, body)
     except FormatError as error:
         return row | {"damage": str(error)}
+
+
+def _multi(position: int, header: FrameHeader, body: bytes, seed: int) -> Iterator[Row]:
+    """A frame of several topics, then what is inside of it, each at its own place."""
+    row = _frame(position, header, b"") | {"count": header.count}
+    try:
+        inner = decode_multi(header, body, seed)
+    except FormatError as error:
+        yield row | {"damage": str(error)}
+        return
+    yield row
+    for at, one in inner:
+        start = at + HEADER_BYTES
+        content = body[start : start + one.body_length]
+        yield _frame(position + start, one, content) | {"inside": position}
 
 
 def _control(type: int, body: bytes) -> Row:

@@ -13,8 +13,15 @@ from typing import NamedTuple
 
 from stratalog.errors import FormatError
 from stratalog.format.batch import Batch
-from stratalog.format.frame import ALIGNMENT, HEADER_BYTES, FrameType, decode_header
+from stratalog.format.frame import (
+    ALIGNMENT,
+    HEADER_BYTES,
+    FrameHeader,
+    FrameType,
+    decode_header,
+)
 from stratalog.format.merge import Block, Part, merge
+from stratalog.format.multi import decode_multi, inner_seed
 from stratalog.format.names import log_file_path, log_path, parse_numbered, parse_shard, shard_path
 from stratalog.fs import FileSystem
 from stratalog.log.scan import find_frame, frames
@@ -76,21 +83,27 @@ class Archive:
         try:
             while position < end:
                 with contextlib.suppress(FormatError):
-                    for at, header, _ in frames(file, seed, position):
+                    for at, header, body in frames(file, seed, position):
                         position = at + HEADER_BYTES + header.body_length
                         if position > end:
                             return
-                        if header.type == FrameType.RECORDS:
-                            first = header.base_offset
-                            self._places.setdefault(header.topic_id, []).append(
-                                Place(first, first + header.count, path, seed, at, position - at)
-                            )
+                        self._add(path, seed, at, header)
+                        if header.type == FrameType.MULTI:
+                            for inner, one in decode_multi(header, body, seed):
+                                place = at + HEADER_BYTES + inner
+                                self._add(path, inner_seed(seed), place, one)
                 found = find_frame(file, seed, position + ALIGNMENT)
                 if found is None:
                     return
                 position = found[0]
         finally:
             file.close()
+
+    def _add(self, path: str, seed: int, position: int, header: FrameHeader) -> None:
+        if header.type == FrameType.RECORDS:
+            first, length = header.base_offset, HEADER_BYTES + header.body_length
+            place = Place(first, first + header.count, path, seed, position, length)
+            self._places.setdefault(header.topic_id, []).append(place)
 
     def find(
         self, topic_id: int, first: int, last: int

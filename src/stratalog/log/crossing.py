@@ -1,0 +1,173 @@
+"""Where shards meet: one frame, in one shard, that gives out offsets of topics in several.
+
+Topics of one shard are no special case: their joint frame enters the open group like any other,
+and nobody waits for anybody. For topics of several shards this is the one section in the log that
+holds more than one of them. A topic's records would then be in two shards, and after a crash the
+one could have what comes behind something that the other has lost. So, with the commit locks of
+all shards involved held:
+
+1. With their locks held as well, the open groups are closed and the joint frame gets its offsets.
+   Appends go on at once, into new groups behind it, which wait for the commit locks.
+2. The closed groups are written, and the shards synced: what has smaller offsets is durable.
+3. The frame is written to the first topic's shard and synced, whatever its class: what has larger
+   offsets cannot become durable before it.
+4. It is published, in all topics, and the locks are released.
+
+If something fails, the frame's offsets are given back in all its topics, and the groups behind it
+fail, too: they have offsets that follow.
+
+Locks, in the order they are taken: `lock` here, then `commit_lock` of the shards in their order,
+then `lock` of the shards in their order. Whoever needs the positions of all shards to be of one
+moment, as far as joint frames are concerned, holds `lock` meanwhile.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from stratalog.errors import StratalogError, SyncFailedError
+from stratalog.log.group import Group
+from stratalog.log.joint import Joint
+from stratalog.log.shard import GROUP_BYTES_MAX, Shard, again, insist
+from stratalog.log.topic import SYNCED, TopicLog
+
+_T = TypeVar("_T")
+
+
+class Crossing:
+    """Commits frames that speak for several topics."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        self.lock = threading.Lock()
+        self._shards = shards
+
+    def commit(
+        self, topics: Sequence[TopicLog], make: Callable[[], Joint], rank: int = SYNCED
+    ) -> None:
+        """Return once the frame that `make` returns is as durable as its class promises.
+
+        `make` is called with the locks of all the topics' shards held. It sets `next_offset` and
+        `last_timestamp` of the topics, and nothing else; if it raises they are set back. Over
+        several shards the frame is synced, whatever its class. Raises what went wrong: then
+        nothing of it is in the log.
+        """
+        wanted = {topic.shard for topic in topics}
+        shards = [shard for shard in self._shards if shard in wanted]
+        if len(shards) > 1:
+            with self.lock:
+                _Crossing(shards, topics, make).run()
+            return
+        shard = shards[0]
+        with shard.lock:
+            group = shard.group
+            _enter(shards, topics, make, group, rank)
+        if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
+            shard.commit(group)
+
+
+def _enter(
+    shards: Sequence[Shard], topics: Sequence[TopicLog], make: Callable[[], Joint], group: Group,
+    rank: int,
+) -> None:  # fmt: skip
+    """Have a frame made and put it into a group; the locks of all shards are held."""
+    before = [(topic, topic.next_offset, topic.last_timestamp) for topic in topics]
+    try:
+        for shard in shards:
+            shard.check()
+        for topic in topics:
+            topic.check_dropped()
+            topic.stop_gathering()  # single appends that follow start a batch behind this
+        joint = make()
+        topics[0].ask(group, rank)
+        group.bytes += len(joint.body)
+        group.entries += [joint]  # and nothing behind it: Ctrl-C comes before or after
+    except BaseException:
+        for topic, offset, timestamp in before:
+            topic.next_offset, topic.last_timestamp = offset, timestamp
+        raise
+
+
+class _Crossing:
+    """One frame on its way over several shards."""
+
+    def __init__(
+        self, shards: Sequence[Shard], topics: Sequence[TopicLog], make: Callable[[], Joint]
+    ) -> None:
+        self._shards = shards
+        self._topics = topics
+        self._make = make
+        self._home = topics[0].shard
+        self._group = Group()
+        self._closed: list[tuple[Shard, Group]] = []
+
+    def run(self) -> None:
+        """Commit it; raises what went wrong."""
+        _holding([shard.commit_lock for shard in self._shards], self._run)
+
+    def _run(self) -> None:
+        interrupt: BaseException | None = None
+        try:
+            _holding([shard.lock for shard in self._shards], self._enter)
+        except BaseException as error:
+            if not self._group.entries:
+                insist(self._drain)  # what was closed is written all the same
+                raise
+            interrupt = error
+        try:
+            interrupt = insist(self._write) or interrupt
+        except BaseException as error:
+            known = error if isinstance(error, StratalogError) else None
+            self._undo(known or SyncFailedError("a batch over several shards was interrupted."))
+            raise
+        if interrupt is not None:
+            raise interrupt
+
+    def _enter(self) -> None:
+        """Close what is open and have the frame made; all locks are held."""
+        for shard in self._shards:
+            if shard.group.entries:
+                self._closed.append((shard, shard.group))
+                shard.in_flight = shard.close_group()
+        _enter(self._shards, self._topics, self._make, self._group, SYNCED)
+
+    def _drain(self) -> None:
+        """Write what was accepted before; may be repeated."""
+        for shard, group in self._closed:
+            if not group.done:
+                shard.commit_group(group)
+
+    def _write(self) -> None:
+        """Write everything, in the order that a crash may cut short; may be repeated."""
+        self._drain()
+        for _, group in self._closed:
+            if group.error is not None:
+                raise again(group.error)
+        for shard in self._shards:
+            if shard is not self._home:
+                shard.sync_files()
+                shard.in_flight = self._group  # a reader who saw a part of it waits for the rest
+        try:
+            if not self._group.done:
+                self._home.commit_group(self._group)
+        finally:
+            for shard in self._shards:
+                shard.in_flight = None
+        if self._group.error is not None:
+            raise again(self._group.error)
+
+    def _undo(self, error: StratalogError) -> None:
+        """Give the offsets back, in all topics, and those behind them."""
+        if self._group.done and self._group.error is None:
+            return  # it is in the log, and what was interrupted came after it
+        for shard in self._shards:
+            shard.fail_behind(error, [topic for topic in self._topics if topic.shard is shard])
+
+
+def _holding(locks: Sequence[threading.Lock], action: Callable[[], _T]) -> _T:
+    """Do something with all of the locks held. No Ctrl-C comes between one and its release."""
+    if not locks:
+        return action()
+    with locks[0]:
+        return _holding(locks[1:], action)
