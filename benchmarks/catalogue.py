@@ -131,6 +131,16 @@ def append_sync() -> Workload:
     ])  # fmt: skip
 
 
+def batches() -> Workload:
+    """A record for each of three topics, synced: what atomicity costs, or saves."""
+    topics = partial(own.append_to_topics, topics=3, count=200)
+    return Workload("batch", "Append to three topics, synced", "us", [
+        _own("three appends", partial(topics, shards=1, is_atomic=False)),
+        _own("one batch, in one shard", partial(topics, shards=1, is_atomic=True)),
+        _own("one batch, over two shards", partial(topics, shards=2, is_atomic=True)),
+    ])  # fmt: skip
+
+
 def append_many_sync() -> Workload:
     """Batches, each acknowledged when it is on the disk."""
     count = 50_000
@@ -233,6 +243,7 @@ def catalogue(scale: Scale) -> list[Workload | Probe]:
     return [
         append_sync(),
         append_many_sync(),
+        batches(),
         append_one(),
         append_many(),
         read(scale),

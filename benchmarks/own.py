@@ -64,6 +64,30 @@ def append_threads(directory: str, *, threads: int, count: int) -> Iterator[Tria
 
 
 @contextmanager
+def append_to_topics(
+    directory: str, *, topics: int, shards: int, is_atomic: bool, count: int
+) -> Iterator[Trial]:
+    """One record for each of several topics, synced: as one batch, or one append after another."""
+    values = records(count)
+    with stratalog.open(directory, durability="fsync", shards=shards) as store:
+        names = [f"{_TOPIC}-{number}" for number in range(topics)]
+        handles = [store.topic(name) for name in names]
+
+        def work() -> int:
+            for value in values:
+                if is_atomic:
+                    with store.batch() as batch:
+                        for name in names:
+                            batch.topic(name).append(value)
+                else:
+                    for handle in handles:
+                        handle.append(value)
+            return count
+
+        yield Trial(work)
+
+
+@contextmanager
 def append_nowait(directory: str, *, in_flight: int, count: int) -> Iterator[Trial]:
     """`append_nowait`, class fsync, one thread that never has more than so many unanswered."""
     values = records(count)

@@ -17,7 +17,17 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from stratalog.format import codec, columns, control, frame, names, segment, snapshot, store
+from stratalog.format import (
+    codec,
+    columns,
+    control,
+    frame,
+    multi,
+    names,
+    segment,
+    snapshot,
+    store,
+)
 from stratalog.format.control import TopicBody
 from stratalog.format.frame import CODEC_MASK, Flag, FrameType
 
@@ -71,7 +81,8 @@ This page is what one needs to read a store in another language, format version 
    `unsynced`.
 4. Frames of one topic may be in several shards; `base_offset` puts them in order. Numbers of
    topics are given their names by `TOPIC` frames.
-5. In a `RECORDS` frame, decompress the body if the codec is not 0, then take the sections of the
+5. A `MULTI` frame has frames inside, which count as if they stood in its place.
+6. In a `RECORDS` frame, decompress the body if the codec is not 0, then take the sections of the
    batch in their order, skipping none: those that have a flag are there if the flag is set.
    Validity bits, ends and bytes of a column are sections of their own, each padded. Nothing may be
    left over at the end. An item of a column is the bytes between two neighbouring ends; where
@@ -136,6 +147,7 @@ def page() -> str:
             _section("Record batches", columns),
             _section("Compressed bodies", codec, _codec_table()),
             _section("Control frames", control, _topic_table()),
+            _section("Frames of several topics", multi),
             _section("Segments", segment),
             _section("Snapshots", snapshot),
         ]

@@ -189,17 +189,27 @@ class Batch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if self._state == "open":
+            self._state = "over"
+            if error is None:
+                self._commit()
+
+    def commit(self) -> None:
+        """Commit now instead of at the end of the block; nothing more can be added."""
+        self._check_state()
         self._state = "over"
-        if error is None:
-            self._commit()
+        self._commit()
 
     def check(self) -> None:
         """Raise unless operations can be added."""
+        self._check_state()
+        self._store.check_writable()
+
+    def _check_state(self) -> None:
         if self._state == "new":
             raise StateError("a batch collects in a with block: with store.batch() as batch: ...")
         if self._state != "open":
             raise StateError("this batch is over: get another one with store.batch()")
-        self._store.check_writable()
 
     def add_bytes(self, size: int) -> None:
         """Count what was added; raises when it can no longer be one frame."""

@@ -102,3 +102,49 @@ def check(store: stratalog.Store, returned: dict[int, bytes], sent: set[bytes]) 
     assert all(r.key in (None, r.value) for r in records)
     stamps = [r.timestamp for r in records]
     assert stamps == sorted(stamps)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("shards", [1, 3])
+@pytest.mark.parametrize("durability", ["disk", "fsync"])
+def test_an_interrupted_batch_is_in_all_topics_or_in_none(
+    tmp_path: Path, durability: str, shards: int
+) -> None:
+    """Also between appends to the same topics; no lock is left held, and no offset is lost."""
+    names = ("a", "b", "c", "d")
+    store = stratalog.open(tmp_path / "data", durability=durability, shards=shards)
+    topics = [store.topic(name) for name in names]
+    returned: set[bytes] = set()
+    numbers = itertools.count(1)
+
+    def work_until_interrupted() -> None:
+        while interrupts.is_armed:
+            value = b"%d" % next(numbers)
+            with store.batch() as batch:
+                for name in names:
+                    batch.topic(name).append(value)
+            returned.add(value)
+            topics[len(value) % 4].append(b"single", durability="disk")
+
+    deadline = time.monotonic() + 2 * SECONDS
+    with Interrupts(seed=shards) as interrupts:
+        while time.monotonic() < deadline:
+            try:
+                interrupts.arm()
+                work_until_interrupted()
+            except KeyboardInterrupt:
+                interrupts.disarm()
+    assert interrupts.count > 5
+    assert returned
+    for _ in range(2):
+        found = [[v for v in store.topic(name).read_values() if v != b"single"] for name in names]
+        assert found[0] == found[1] == found[2] == found[3]
+        assert len(set(found[0])) == len(found[0])
+        assert returned <= set(found[0])
+        for name in names:
+            log = store.topic(name).log
+            assert log.next_offset == log.committed
+        store.close()
+        store = stratalog.open(tmp_path / "data", shards=2)
+        assert store.damage is None
+    store.close()

@@ -9,7 +9,7 @@ Frame header, little-endian:
 | type | u8 | what the body is: see `FrameType`; 0 is never written (preallocated zeros) |
 | flags | u16 | bits 0-2 the codec, bits 3-14 the optional columns, bit 15 zero |
 | body_length | u32 | bytes after the header, a multiple of 8 |
-| count | u32 | records in the body; 0 for control frames |
+| count | u32 | records in the body; frames in that of a `MULTI` frame; 0 for control frames |
 | topic_id | u64 | interned id of the topic |
 | base_offset | u64 | offset of the first record |
 | base_timestamp | i64 | nanoseconds, of the first record |
@@ -20,7 +20,8 @@ Frame header, little-endian:
 
 Two checksums: headers can be scanned alone, and a batch can be given its offset without reading
 its body again. In a log file the header checksum is seeded with the file's first lsn, so that a
-frame left over in a recycled file never validates; elsewhere the seed is 0.
+frame left over in a recycled file never validates; elsewhere the seed is 0. Frames inside of a
+`MULTI` frame have a seed of their own.
 
 `unsynced` is what tells a torn tail from damage. A valid frame behind a broken place proves
 damage only if the broken place was durable before that frame was written; without a sync in
@@ -61,6 +62,7 @@ class FrameType(enum.IntEnum):
     GROUP = 4
     CHECKPOINT = 5
     MULTI = 6
+    """Has frames of several topics inside: all of them are there or none."""
     ADOPT = 7
     RESERVE = 8
     """Offsets below `base_offset` may have been given out by an ephemeral topic."""
