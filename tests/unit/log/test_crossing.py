@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 from tests.crash.model import ROOT, kill, open_store
@@ -110,7 +111,7 @@ def test_appends_behind_a_batch_that_fails_fail_with_it() -> None:
     disk = Disk()
     store = disk.store
     assert store._log is not None
-    futures = []
+    futures: list[Future[int]] = []
     real = type(store._log.shards[0].files).write
 
     def write(files: object, *arguments: object, **options: object) -> int:
@@ -262,7 +263,12 @@ def test_a_copy_is_made_between_frames_not_through_one() -> None:
     log = disk.store._log
     assert log is not None
     started = threading.Event()
-    thread = threading.Thread(target=lambda: (started.set(), disk.batch(b"meanwhile")))
+
+    def append() -> None:
+        started.set()
+        disk.batch(b"meanwhile")
+
+    thread = threading.Thread(target=append)
     ends: list[dict[str, int]] = []
 
     def look(shard: object) -> None:
