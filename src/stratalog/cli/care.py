@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,9 +13,16 @@ import typer
 import stratalog
 from stratalog import OptionError
 from stratalog.cli.look import StorePath
-from stratalog.cli.output import AsJson, make_console, make_paint, time_text, write_json, write_line
+from stratalog.cli.output import (
+    AsJson,
+    make_paint,
+    progress_bar,
+    time_text,
+    write_json,
+    write_line,
+)
 from stratalog.tools.dump import Row, dump
-from stratalog.tools.report import Progress, Report
+from stratalog.tools.report import Report
 
 ColdUrl = Annotated[
     str | None,
@@ -33,9 +39,9 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check every byte of a store; runs beside a live writer. Damage ends with exit code 6."""
-    with _progress(as_json=as_json) as progress:
+    with progress_bar(is_shown=not as_json) as progress:
         report = stratalog.verify(path, cold=cold, progress=progress)
-    _show(report, as_json=as_json)
+    show_report(report, as_json=as_json)
     if not report.ok:
         raise typer.Exit(EXIT_DAMAGED)
 
@@ -56,14 +62,14 @@ def repair(
     is_asked = not (dry_run or yes)
     if is_asked and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise OptionError("repair asks before it changes anything: give --yes, or --dry-run")
-    with _progress(as_json=as_json) as progress:
+    with progress_bar(is_shown=not as_json) as progress:
         report = stratalog.repair(path, dry_run=dry_run or is_asked, cold=cold, progress=progress)
     if is_asked and report.actions:
-        _show(report, as_json=False)
+        show_report(report, as_json=False)
         typer.confirm("Do this?", abort=True)
-        with _progress(as_json=as_json) as progress:
+        with progress_bar(is_shown=not as_json) as progress:
             report = stratalog.repair(path, cold=cold, progress=progress)
-    _show(report, as_json=as_json)
+    show_report(report, as_json=as_json)
     if not report.ok or (dry_run and report.problems):
         raise typer.Exit(EXIT_DAMAGED)
 
@@ -108,28 +114,10 @@ def _value_text(name: str, value: Any) -> str:
     return ascii(value) if isinstance(value, str) else str(value)
 
 
-def _show(report: Report, *, as_json: bool) -> None:
+def show_report(report: Report, *, as_json: bool) -> None:
+    """Print what a verification or a repair has to say."""
     if as_json:
         write_json(msgspec.to_builtins(report))
         return
     for line in str(report).splitlines():
         write_line(line)
-
-
-@contextlib.contextmanager
-def _progress(*, as_json: bool) -> Iterator[Progress | None]:
-    """A bar on a terminal; nothing in a pipe."""
-    if as_json or not sys.stdout.isatty():
-        yield None
-        return
-    from rich.progress import BarColumn, DownloadColumn, TextColumn
-    from rich.progress import Progress as Bars
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Bars(*columns, console=make_console(), transient=True) as bars:
-        task = bars.add_task("reading")
-
-        def show(done: int, total: int, what: str) -> None:
-            bars.update(task, completed=done, total=total, description=Path(what).name[-40:])
-
-        yield show

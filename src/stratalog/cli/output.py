@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,6 +96,25 @@ def write_facts(facts: Iterable[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in pairs)
     for name, text in pairs:
         write_line(paint(name.ljust(width), "dim") + "  " + text)
+
+
+@contextlib.contextmanager
+def progress_bar(*, is_shown: bool = True) -> Iterator[Callable[[int, int, str], None] | None]:
+    """A bar on a terminal, fed with bytes done, bytes in all and a word; nothing in a pipe."""
+    if not is_shown or not sys.stdout.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    with Progress(*columns, console=make_console(), transient=True) as bars:
+        task = bars.add_task("reading", total=None)
+
+        def show(done: int, total: int, what: str) -> None:
+            text = what.rpartition("/")[2][-40:]
+            bars.update(task, completed=done, total=total or None, description=text)
+
+        yield show
 
 
 def bytes_text(count: int) -> str:

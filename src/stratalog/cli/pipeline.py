@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
+
 import typer
 
-from stratalog.cli import declared
+from stratalog.cli import declared, jobs
 
-app = typer.Typer(name="pipeline", no_args_is_help=True, help="Jobs on Spark.")
+app = typer.Typer(
+    name="pipeline",
+    no_args_is_help=True,
+    rich_markup_mode="rich" if sys.stdout.isatty() else None,
+    help="Jobs over all of a store, on Spark: on this machine, or on a cluster.",
+)
 app.command("run")(declared.run)
-
-
-@app.callback()
-def _root() -> None:
-    """Jobs that read or rewrite history, on Spark."""
+app.command("verify")(jobs.verify)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from stratalog.errors import UsageError
@@ -33,6 +34,7 @@ def session(
 ) -> SparkSession:
     """The running session, or a new one on `master`; `config` is on top of our defaults."""
     try:
+        from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise UsageError(
@@ -46,4 +48,49 @@ def session(
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (FileNotFoundError, PySparkRuntimeError) as error:
+        if isinstance(error, PySparkRuntimeError) and "JAVA_GATEWAY" not in str(error):
+            raise
+        raise UsageError(
+            "Spark did not start: it needs Java 17 or newer. Install it, and set JAVA_HOME or have "
+            f"`java` on the PATH ({' '.join(str(error).split())[:200]})"
+        ) from error
+
+
+@contextlib.contextmanager
+def use(spark: SparkSession | None, master: str | None) -> Iterator[SparkSession]:
+    """The session that a job was given, the one that runs already, or one for as long as it lasts.
+
+    A job that starts Spark by itself also stops it.
+    """
+    if spark is not None:
+        if master is not None:
+            raise UsageError("give spark= or master=, not both: a session has its master already")
+        yield spark
+        return
+    running = _running()
+    if running is not None and master in (None, running.sparkContext.master):
+        yield running
+        return
+    if running is not None:
+        raise UsageError(
+            f"a Spark session runs on {running.sparkContext.master!r} already, not on {master!r}: "
+            "stop it first, or give it as spark="
+        )
+    made = session("local[*]" if master is None else master)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+def _running() -> SparkSession | None:
+    """The session that was started before, if any."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    running: SparkSession | None = SparkSession.getActiveSession()
+    return running

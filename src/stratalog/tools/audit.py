@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from itertools import islice
 
 import msgspec
 
@@ -34,9 +35,10 @@ from stratalog.fs import FileSystem
 from stratalog.log.scan import TornTail
 from stratalog.log.topic import TopicLog
 from stratalog.projections.replay import Replay
+from stratalog.tools.checks import Checker, LocalChecker
 from stratalog.tools.damage import LogDamage, Suspect, find_suspects
 from stratalog.tools.report import Problem, Tally
-from stratalog.tools.topics import TopicAudit, audit_topic
+from stratalog.tools.topics import TopicAudit, audit_topic, plan_topic
 
 _VERSION_AT = slice(8, 12)
 
@@ -71,9 +73,10 @@ class Audit:
         self.problems.append(Problem(kind, path, message, repair, **place))  # type: ignore[arg-type]
 
 
-def audit(fs: FileSystem, root: str, tally: Tally) -> Audit:
+def audit(fs: FileSystem, root: str, tally: Tally, checker: Checker | None = None) -> Audit:
     """Look at everything; raises `NotAStoreError`, or `UnsupportedVersionError`."""
     found = Audit(fs, root, tally)
+    checker = LocalChecker(fs, tally) if checker is None else checker
     _read_store_file(found)
     found.replay = replay = Replay(fs, root, found.identity or bytes(16))
     try:
@@ -85,7 +88,7 @@ def audit(fs: FileSystem, root: str, tally: Tally) -> Audit:
             found.problem("log", log_path(root), str(error), "nothing: this is beyond it")
             return found
         _look_at_log(found)
-        _look_at_topics(found)
+        _look_at_topics(found, checker)
     finally:
         replay.reader.close()
         replay.pool.close()
@@ -292,7 +295,34 @@ def _note_torn(found: Audit, torn: TornTail, seed: int) -> None:
 # --- topics -----------------------------------------------------------------------------------
 
 
-def _look_at_topics(found: Audit) -> None:
+def _look_at_topics(found: Audit, checker: Checker) -> None:
+    replay = found.replay
+    unknown = _find_unknown(found)
+    topics = sorted(replay.topics.values(), key=lambda topic: topic.id)
+    plans = [plan_topic(found.fs, replay, topic) for topic in topics]
+    checks = iter(checker.segments([task for plan in plans for task in plan.tasks]))
+    frames = iter(checker.frames([task for plan in plans for task in plan.frames]))
+    for plan in plans:
+        topic = plan.topic
+        one = audit_topic(
+            found.fs, replay, plan, list(islice(checks, len(plan.tasks))),
+            list(islice(frames, len(plan.frames))), found.tally,
+            is_orphan=found.is_rebuilt or topic.id in unknown,
+        )  # fmt: skip
+        one.tail = _lost_tail(found, topic)
+        found.topics.append(one)
+        found.problems += one.problems()
+    for one in found.topics:
+        if one.topic.version < 0 and one.topic.id not in unknown:
+            found.problem(
+                "topic-name", one.topic.history.directory,
+                f"topic {one.topic.id} lost its name and its options",
+                f"the topic is called recovered-{one.topic.id}",
+            )  # fmt: skip
+
+
+def _find_unknown(found: Audit) -> set[int]:
+    """Take in topics of which only files, or damaged frames, are left; returns the former."""
     replay = found.replay
     unknown: set[int] = set()
     for name in found.fs.listdir(topics_path(found.root)):
@@ -311,19 +341,7 @@ def _look_at_topics(found: Audit) -> None:
     for suspect in _certain(found):
         if suspect.topic_id not in replay.topics and suspect.topic_id not in replay.dropped:
             replay.adopt(suspect.topic_id)
-    for topic in sorted(replay.topics.values(), key=lambda topic: topic.id):
-        is_orphan = found.is_rebuilt or topic.id in unknown
-        one = audit_topic(found.fs, replay, topic, found.tally, is_orphan=is_orphan)
-        one.tail = _lost_tail(found, topic)
-        found.topics.append(one)
-        found.problems += one.problems()
-    for one in found.topics:
-        if one.topic.version < 0 and one.topic.id not in unknown:
-            found.problem(
-                "topic-name", one.topic.history.directory,
-                f"topic {one.topic.id} lost its name and its options",
-                f"the topic is called recovered-{one.topic.id}",
-            )  # fmt: skip
+    return unknown
 
 
 def _certain(found: Audit) -> list[Suspect]:

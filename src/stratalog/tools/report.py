@@ -119,6 +119,14 @@ class Tally:
         if self.progress is not None:
             self.progress(self.bytes, max(self.total, self.bytes), what)
 
+    def add(self, counts: Counts, what: str) -> None:
+        """So much was counted by somebody else."""
+        self.files += counts.files
+        self.frames += counts.frames
+        self.batches += counts.batches
+        self.records += counts.records
+        self.read(counts.bytes, what)
+
     def counts(self) -> Counts:
         """What was counted so far."""
         return Counts(self.files, self.frames, self.batches, self.records, self.bytes)

@@ -1,8 +1,14 @@
-"""One segment file, read from its first byte to its last: what is good of it and what is not."""
+"""One segment file, read from its first byte to its last: what is good of it and what is not.
+
+The whole of it at once, or a sealed one range by range, in any order and by anybody, and put
+together then: `split_segment`, `check_range`, `join_ranges` come to what `check_segment` says.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import NamedTuple
 
 from stratalog.errors import CorruptionError, FormatError, UnsupportedVersionError
@@ -85,38 +91,117 @@ class SegmentCheck:
         return not self.bad and not any(fault.kind == "segment" for fault in self.faults)
 
 
-def check_segment(
-    fs: FileSystem, path: str, topic_id: int, first: int, end_hint: int, tally: Tally,
-    mark: int | None = None,
-) -> SegmentCheck:  # fmt: skip
-    """Read a segment; `mark` is how much of an open one was durable.
+class SegmentTask(NamedTuple):
+    """A segment that is to be read."""
 
-    `end_hint` is its end where the file itself cannot say. Raises `FileNotFoundError`.
-    """
-    file = fs.open(path, "read")
+    path: str
+    topic_id: int
+    first: int
+    end_hint: int
+    """Its end where the file itself cannot say."""
+    mark: int | None = None
+    """How much of an open one was durable; None for a sealed one."""
+
+
+class RangeFound(NamedTuple):
+    """What is in a part of the file."""
+
+    pieces: list[Piece]
+    bad: list[Bad]
+    end: int
+    """The position that was come to."""
+    has_index: bool = False
+    """Whether there the index begins, of a file whose footer is damaged."""
+
+
+def check_segment(fs: FileSystem, task: SegmentTask, tally: Tally) -> SegmentCheck:
+    """Read a segment; raises `FileNotFoundError`."""
+    file = fs.open(task.path, "read")
     try:
-        return _Check(file, topic_id, first, end_hint, tally, mark).run()
+        check = _Check(file, task, tally)
+        check.read_ends()
+        return check.settle(check.read_batches(HEADER_BYTES, check.limit))
+    finally:
+        file.close()
+
+
+def split_segment(fs: FileSystem, task: SegmentTask, bytes_max: int) -> list[tuple[int, int]]:
+    """Start and end of parts of about so many bytes, none if its index cannot be relied on."""
+    file = fs.open(task.path, "read")
+    try:
+        check = _Check(file, task, Tally())
+        check.read_ends()
+    finally:
+        file.close()
+    starts: list[int] = []
+    for position in check.entries:
+        if not starts or position - starts[-1] >= bytes_max:
+            starts.append(position)
+    return list(pairwise([*starts, check.limit])) if starts else []
+
+
+def check_range(
+    fs: FileSystem, task: SegmentTask, start: int, end: int, tally: Tally
+) -> RangeFound | None:
+    """Read a part of a segment; None if the index cannot be relied on any more."""
+    file = fs.open(task.path, "read")
+    try:
+        check = _Check(file, task, Tally())
+        check.read_ends()
+        check.tally = tally
+        return check.read_batches(start, end) if start in check.entries else None
+    finally:
+        file.close()
+
+
+def join_ranges(
+    fs: FileSystem, task: SegmentTask, parts: Sequence[tuple[int, int, RangeFound | None]],
+    tally: Tally,
+) -> SegmentCheck | None:  # fmt: skip
+    """All parts of a segment as one; None if they do not fit: it is to be read as a whole then."""
+    file = fs.open(task.path, "read")
+    try:
+        check = _Check(file, task, tally)
+        check.read_ends()
+        pieces: list[Piece] = []
+        bad: list[Bad] = []
+        position = HEADER_BYTES
+        for start, end, found in parts:
+            if found is None or start != position or found.end != end:
+                return None
+            pieces += found.pieces
+            bad += found.bad
+            position = end
+        return check.settle(RangeFound(pieces, bad, position)) if position == check.limit else None
     finally:
         file.close()
 
 
 class _Check:
-    def __init__(
-        self, file: File, topic_id: int, first: int, end_hint: int, tally: Tally, mark: int | None
-    ) -> None:
+    def __init__(self, file: File, task: SegmentTask, tally: Tally) -> None:
         self.file = file
         self.tally = tally
-        self.mark = mark
-        self.end_hint = end_hint
+        self.mark = task.mark
+        self.end_hint = task.end_hint
         self.footer: SegmentFooter | None = None
         self.entries: dict[int, tuple[int, ...]] = {}
         """What the index says, by position; empty if there is none to be trusted."""
-        self.check = SegmentCheck(file.path, topic_id, first, mark is not None, file.size())
+        self.check = SegmentCheck(
+            file.path, task.topic_id, task.first, task.mark is not None, file.size()
+        )
 
     def fetch(self, position: int, length: int) -> bytes:
         return self.file.pread(length, position)
 
-    def run(self) -> SegmentCheck:
+    @property
+    def limit(self) -> int:
+        """Where its batches end."""
+        if self.mark is not None:
+            return self.mark
+        return self.check.size if self.footer is None else self.footer.index_position
+
+    def read_ends(self) -> None:
+        """The header and, of a sealed one, index and footer."""
         check = self.check
         self.tally.files += 1
         self.tally.read(min(check.size, HEADER_BYTES), check.path)
@@ -128,9 +213,6 @@ class _Check:
             check.faults.append(Fault("segment", 0, str(error)))
         if self.mark is None:
             self._read_end()
-        self._read_batches()
-        self._settle()
-        return check
 
     def _read_end(self) -> None:
         check = self.check
@@ -148,31 +230,27 @@ class _Check:
             check.sealed_at = self.footer.sealed_at
             self.tally.read(check.size - self.footer.index_position, check.path)
 
-    def _read_batches(self) -> None:
-        check = self.check
-        limit = check.size if self.footer is None else self.footer.index_position
-        limit = limit if self.mark is None else self.mark
-        position = HEADER_BYTES
-        while position < limit:
+    def read_batches(self, position: int, end: int) -> RangeFound:
+        """Everything between two positions; the first is one where a batch should be."""
+        limit = self.limit
+        pieces: list[Piece] = []
+        found: list[Bad] = []
+        while position < end:
             try:
                 piece = self._piece(position, limit)
             except UnsupportedVersionError:
                 raise
             except FormatError as error:
                 following = self._resync(position, limit)
-                if following == limit and self._is_index(position, limit):
-                    return
+                if following == limit and self._is_index(pieces, position, limit):
+                    return RangeFound(pieces, found, position, has_index=True)
                 # The offsets are known once the batch behind is.
-                check.bad.append(Bad(position, following, -1, -1, str(error)))
+                found.append(Bad(position, following, -1, -1, str(error)))
                 position = following
             else:
-                self._compare(piece)
-                check.pieces.append(piece)
+                pieces.append(piece)
                 position += piece.length
-        end = check.pieces[-1].end if check.pieces else check.first
-        if self.footer is None and self.mark is None and not check.bad and end < self.end_hint:
-            # Cut between two batches, or before the first: what is left does not look damaged.
-            check.bad.append(Bad(position, position, -1, -1, "the file ends here"))
+        return RangeFound(pieces, found, position)
 
     def _piece(self, position: int, limit: int) -> Piece:
         head = self.fetch(position, FRAME_BYTES)
@@ -220,9 +298,8 @@ class _Check:
             return False
         return header.topic_id == self.check.topic_id and header.type == FrameType.RECORDS
 
-    def _is_index(self, position: int, limit: int) -> bool:
+    def _is_index(self, pieces: list[Piece], position: int, limit: int) -> bool:
         """Whether the rest of a file without a footer is the index of just these batches."""
-        pieces = self.check.pieces
         length = len(pieces) * INDEX_BYTES
         if self.footer or self.mark is not None or limit - position != length + FOOTER_BYTES:
             return False
@@ -245,10 +322,18 @@ class _Check:
                 message = "its records are older than those before it"
                 self.check.faults.append(Fault("order", piece.position, message))
 
-    def _settle(self) -> None:
-        """Say where the segment ends, and which offsets are missing."""
+    def settle(self, found: RangeFound) -> SegmentCheck:
+        """Hold batches against each other, say where the segment ends, and what is missing."""
         check = self.check
+        for piece in found.pieces:
+            self._compare(piece)
+            check.pieces.append(piece)
+        check.bad += found.bad
         known = check.pieces[-1].end if check.pieces else check.first
+        is_cut = self.footer is None and self.mark is None and not found.has_index
+        if is_cut and not check.bad and known < self.end_hint:
+            # Cut between two batches, or before the first: what is left does not look damaged.
+            check.bad.append(Bad(found.end, found.end, -1, -1, "the file ends here"))
         if self.footer is not None:
             check.end = self.footer.end_offset
         else:
@@ -262,6 +347,7 @@ class _Check:
             last = bases.get(bad.end_position, min(behind, default=check.end)) - 1
             settled.append(bad._replace(first=first, last=last))
         check.bad = settled
+        return check
 
 
 def _entry(piece: Piece) -> tuple[int, ...]:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from stratalog.errors import FormatError
-from stratalog.format.batch import Batch
-from stratalog.format.frame import HEADER_BYTES, check_body, decode_header
 from stratalog.format.names import parse_numbered, segment_name
 from stratalog.format.segment import State, Summary, decode_summaries
 from stratalog.fs import FileSystem
 from stratalog.log.index import MEMORY
 from stratalog.log.topic import TopicLog
 from stratalog.projections.replay import Replay
+from stratalog.tools.checks import FrameFound, FramesTask
 from stratalog.tools.report import Problem, Tally
-from stratalog.tools.segments import SegmentCheck, check_segment
+from stratalog.tools.segments import SegmentCheck, SegmentTask, check_segment
 
 Range = tuple[int, int]
 """First and last offset."""
@@ -109,14 +107,75 @@ class TopicAudit:
         return found
 
 
+@dataclass(slots=True)
+class TopicPlan:
+    """What has to be read of a topic before it can be judged."""
+
+    topic: TopicLog
+    tasks: list[SegmentTask] = field(default_factory=list)
+    cold: list[Summary] = field(default_factory=list)
+    frames: list[FramesTask] = field(default_factory=list)
+    """All that are in the log alone, in the order of their offsets."""
+    numbers: list[int] = field(default_factory=list)
+    """Their places in the topic's index."""
+
+
+def plan_topic(fs: FileSystem, replay: Replay, topic: TopicLog) -> TopicPlan:
+    """Say what is to be read of a topic."""
+    plan = TopicPlan(topic)
+    if not topic.is_ephemeral:
+        _plan_segments(fs, replay, plan)
+        _plan_frames(replay, plan)
+    return plan
+
+
+def _plan_segments(fs: FileSystem, replay: Replay, plan: TopicPlan) -> None:
+    topic, history = plan.topic, plan.topic.history
+    names = fs.listdir(history.directory)
+    sealed = {first for name in names if (first := parse_numbered(name, ".seg")) is not None}
+    plan.cold = [one for first, one in sorted(history.cold.items()) if first not in sealed]
+    mark = history.mark
+    has_open = bool(mark.position) and mark.segment not in sealed
+    has_open = has_open and mark.segment not in history.cold
+    has_open = has_open and segment_name(mark.segment, ".open") in names
+    known = _known_ends(replay, topic)
+    for first in sorted({*sealed, *([mark.segment] if has_open else [])}):
+        is_sealed = first in sealed
+        name = segment_name(first, ".seg" if is_sealed else ".open")
+        path = os.path.join(history.directory, name)
+        # Where nothing says how far it went, what is behind its last batch counts as missing.
+        hint = known.get(first, first) if is_sealed else history.checkpointed
+        position = None if is_sealed else mark.position
+        plan.tasks.append(SegmentTask(path, topic.id, first, hint, position))
+
+
+def _plan_frames(replay: Replay, plan: TopicPlan) -> None:
+    index, reader = plan.topic.index, replay.reader
+    file = MEMORY
+    for number in range(len(index)):
+        place = index.place(number)
+        if place.file == MEMORY:
+            continue
+        if place.file != file:
+            file = place.file
+            plan.frames.append(FramesTask(reader.path(file), reader.seed(file), []))
+        plan.frames[-1].places.append((place.position, place.length))
+        plan.numbers.append(number)
+
+
 def audit_topic(
-    fs: FileSystem, replay: Replay, topic: TopicLog, tally: Tally, *, is_orphan: bool
-) -> TopicAudit:
-    """Look at a topic; `is_orphan` says that nobody remembers its past."""
+    fs: FileSystem, replay: Replay, plan: TopicPlan, checks: list[SegmentCheck],
+    frames: list[list[FrameFound]], tally: Tally, *, is_orphan: bool,
+) -> TopicAudit:  # fmt: skip
+    """Judge a topic by what was read; `is_orphan` says that nobody remembers its past."""
+    topic = plan.topic
     found = TopicAudit(topic)
     if topic.is_ephemeral:
         return found
-    spans = _look_at_segments(fs, replay, found, tally)
+    found.checks = [check for check in checks if check.end > topic.earliest]
+    found.cold = [one for one in plan.cold if one.end_offset > topic.earliest]
+    spans = [(check.first, check.end) for check in found.checks]
+    spans = sorted(spans + [(one.first_offset, one.end_offset) for one in found.cold])
     spans += _look_for_orphans(fs, found, tally, spans)
     if is_orphan:
         _find_floor(found, spans)
@@ -125,42 +184,8 @@ def audit_topic(
     found.holes = [
         (max(first, log_start), last) for first, last in replay.lost(topic) if last >= log_start
     ]
-    _look_at_log(found, replay, tally)
+    _judge_log(found, plan, frames)
     return found
-
-
-def _look_at_segments(
-    fs: FileSystem, replay: Replay, found: TopicAudit, tally: Tally
-) -> list[tuple[int, int]]:
-    """Read all segments of a topic; returns the offsets each answers for, in order."""
-    topic, history = found.topic, found.topic.history
-    names = fs.listdir(history.directory)
-    sealed = {first for name in names if (first := parse_numbered(name, ".seg")) is not None}
-    cold = {first: one for first, one in history.cold.items() if first not in sealed}
-    mark = history.mark
-    has_open = bool(mark.position) and mark.segment not in sealed
-    has_open = has_open and segment_name(mark.segment, ".open") in names
-    firsts = sorted({*sealed, *cold, *([mark.segment] if has_open else [])})
-    known = _known_ends(replay, topic)
-    spans: list[tuple[int, int]] = []
-    for first in firsts:
-        if first in cold:
-            if cold[first].end_offset > topic.earliest:
-                found.cold.append(cold[first])
-                spans.append((first, cold[first].end_offset))
-            continue
-        is_sealed = first in sealed
-        name = segment_name(first, ".seg" if is_sealed else ".open")
-        path = os.path.join(history.directory, name)
-        # Where nothing says how far it went, what is behind its last batch counts as missing.
-        hint = known.get(first, first) if is_sealed else history.checkpointed
-        check = check_segment(
-            fs, path, topic.id, first, hint, tally, None if is_sealed else mark.position
-        )
-        if check.end > topic.earliest:
-            found.checks.append(check)
-            spans.append((first, check.end))
-    return spans
 
 
 def _known_ends(replay: Replay, topic: TopicLog) -> dict[int, int]:
@@ -194,7 +219,7 @@ def _look_for_orphans(
         file = fs.open(path, "read")
         size = file.size()
         file.close()
-        check = check_segment(fs, path, topic.id, first, first, tally, size)
+        check = check_segment(fs, SegmentTask(path, topic.id, first, first, size), tally)
         last = check.pieces[-1].position if check.pieces else 0
         check.bad = [bad for bad in check.bad if bad.position < last]  # behind it is a torn tail
         start = max([history.checkpointed, *(end for _, end in known)])
@@ -236,31 +261,25 @@ def _find_missing(found: TopicAudit, spans: list[tuple[int, int]]) -> None:
     ]
 
 
-def _look_at_log(found: TopicAudit, replay: Replay, tally: Tally) -> None:
-    """Parse every batch that is in the log alone, and look at the order of times."""
-    index, reader = found.topic.index, replay.reader
+def _judge_log(found: TopicAudit, plan: TopicPlan, frames: list[list[FrameFound]]) -> None:
+    """Note frames of the log that are damaged, or older than those before them."""
+    index = found.topic.index
     pieces = [check.pieces[-1] for check in found.checks if check.pieces]
     newest = pieces[-1].header.max_timestamp if pieces else 0
-    for number in range(len(index)):
-        place = index.place(number)
-        if place.file == MEMORY:
-            continue
-        data = reader.pread(place.file, place.length, place.position)
-        path = reader.path(place.file)
-        try:
-            header = decode_header(data, seed=reader.seed(place.file))
-            check_body(header, data, HEADER_BYTES)
-            Batch.parse(header, data, HEADER_BYTES)
-        except FormatError as error:
+    read = [
+        (task.path, one) for task, some in zip(plan.frames, frames, strict=True) for one in some
+    ]
+    for number, (path, one) in zip(plan.numbers, read, strict=True):
+        if one.error is not None:
             repair = "nothing: its checksums are right, please report how this came about"
-            message, kind = str(error), "log"
+            message, kind = one.error, "log"
+        elif one.base_timestamp >= newest:
+            newest = one.max_timestamp
+            continue
         else:
-            tally.records += header.count
-            if header.base_timestamp >= newest:
-                newest = header.max_timestamp
-                continue
             repair = "nothing: nothing is damaged, please report how this came about"
             message, kind = "its records are older than those before it", "order"
+        place = index.place(number)
         last = place.base_offset + place.count - 1
         found.others.append(
             Problem(

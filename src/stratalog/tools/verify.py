@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from stratalog.errors import StorageError
 from stratalog.format.names import (
@@ -21,8 +21,12 @@ from stratalog.format.names import (
 from stratalog.fs import FileSystem, PosixFileSystem
 from stratalog.fs.cold import ColdStore, open_cold
 from stratalog.tools.audit import Audit, audit
+from stratalog.tools.checks import Checker, LocalChecker
 from stratalog.tools.cold import look_at_cold
 from stratalog.tools.report import Problem, Progress, Report, Tally
+
+MakeChecker = Callable[[FileSystem, Tally], Checker]
+"""Makes what reads for one look at a directory."""
 
 # A live writer moves a file now and then, not every time one looks.
 _ATTEMPTS_MAX = 8
@@ -34,11 +38,13 @@ def verify(
     cold: str | None = None,
     progress: Progress | None = None,
     fs: FileSystem | None = None,
+    make_checker: MakeChecker = LocalChecker,
 ) -> Report:
     """Check a store from the first byte to the last; changes nothing, and needs no lock.
 
     `cold` is where its cold segments are; without it they are reported as unchecked.
-    `progress` is called with bytes done, bytes in all, and what is being read.
+    `progress` is called with bytes done, bytes in all, and what is being read. `make_checker`
+    says who does the reading.
     Raises `NotAStoreError` if there is no store, and `UnsupportedVersionError` if it is too new.
     """
     begin = time.perf_counter()
@@ -46,7 +52,7 @@ def verify(
     files = PosixFileSystem() if fs is None else fs
     store = None if cold is None else open_cold(cold, files)
     try:
-        found, problems = _confirmed(files, root, store, progress)
+        found, problems = _confirmed(lambda: _look(files, root, store, progress, make_checker))
     finally:
         if store is not None:
             store.close()
@@ -60,16 +66,14 @@ def verify(
     )
 
 
-def _confirmed(
-    fs: FileSystem, root: str, cold: ColdStore | None, progress: Progress | None
-) -> tuple[Audit, list[Problem]]:
+def _confirmed(look: Callable[[], Audit]) -> tuple[Audit, list[Problem]]:
     """What is found twice in a row."""
-    found = _look(fs, root, cold, progress)
+    found = look()
     for _ in range(_ATTEMPTS_MAX):
         if not found.problems:
             break
         before = {_key(problem) for problem in found.problems}
-        found = _look(fs, root, cold, progress)
+        found = look()
         if all(_key(problem) in before for problem in found.problems):
             break
     return found, found.problems
@@ -79,11 +83,17 @@ def _key(problem: Problem) -> tuple[object, ...]:
     return (problem.kind, problem.path, problem.position, problem.topic, problem.first_offset)
 
 
-def _look(fs: FileSystem, root: str, cold: ColdStore | None, progress: Progress | None) -> Audit:
+def _look(
+    fs: FileSystem,
+    root: str,
+    cold: ColdStore | None,
+    progress: Progress | None,
+    make_checker: MakeChecker,
+) -> Audit:
     for attempt in range(_ATTEMPTS_MAX):
         tally = Tally(progress, estimate(fs, root))
         try:
-            found = audit(fs, root, tally)
+            found = audit(fs, root, tally, make_checker(fs, tally))
             break
         except FileNotFoundError as error:
             if attempt + 1 == _ATTEMPTS_MAX:

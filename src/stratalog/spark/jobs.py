@@ -1,0 +1,11 @@
+"""Jobs over the whole of a store, each a function here and a command of `stratalog pipeline`.
+
+All of them take `spark=`, a session to run on, or `master=`, where to start one for as long as the
+job lasts; by default that is all cores of this machine.
+"""
+
+from __future__ import annotations
+
+from stratalog.spark.verify import verify
+
+__all__ = ["verify"]

@@ -1,0 +1,158 @@
+"""Many small pieces of work on few large tasks: how jobs use the executors they have.
+
+A piece is a value that can be pickled, and a function of this package is applied to it wherever
+there is room: what it needs, it opens there. Pieces are packed by their size into a few tasks per
+core, because a task costs some milliseconds however little it does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+
+from stratalog.errors import StratalogError, UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+# So that a core that is slower than the others holds nothing up for long.
+_TASKS_PER_CORE = 3
+_POLL_SECONDS = 0.1
+
+Done = Callable[[int], None]
+"""Is told how much of the work is done, in the unit of its sizes."""
+
+
+class WorkError(StratalogError):
+    """A piece of work failed on an executor, for a reason nobody foresaw."""
+
+
+class _Failure(NamedTuple):
+    """What a piece of work raised."""
+
+    error: Exception
+    text: str
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    return max(1, int(spark.sparkContext.defaultParallelism))
+
+
+def piece_bytes(spark: SparkSession, total: int) -> int:
+    """How large pieces should be that so many bytes are cut into."""
+    return min(max(total // (cores(spark) * 8), 4 << 20), 64 << 20)
+
+
+def run(
+    spark: SparkSession,
+    function: Callable[[T], R],
+    pieces: Sequence[T],
+    sizes: Sequence[int],
+    done: Done | None = None,
+) -> list[R]:
+    """Apply a function to every piece; results are in the order of the pieces.
+
+    What a piece raises is raised here, once all of the work has come to an end.
+    """
+    if not pieces:
+        return []
+    context = spark.sparkContext
+    bins = pack(sizes, cores(spark) * _TASKS_PER_CORE)
+    finished = context.accumulator(0)
+    tasks = [([(number, pieces[number]) for number in one], _total(sizes, one)) for one in bins]
+    data = context.parallelize(tasks, len(tasks)).map(partial(_work, function, finished))
+    found = _collect(data, lambda: int(finished.value), done)
+    results: list[Any] = [None] * len(pieces)
+    for number, result in (item for some in found for item in some):
+        if isinstance(result, _Failure):
+            raise _known(result) from result.error
+        results[number] = result
+    return cast("list[R]", results)
+
+
+def pack(sizes: Sequence[int], count: int) -> list[list[int]]:
+    """At most so many groups of about the same size; each has numbers of what is in it."""
+    heap = [(0, number) for number in range(min(count, len(sizes)))]
+    groups: list[list[int]] = [[] for _ in heap]
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        size, group = heapq.heappop(heap)
+        groups[group].append(number)
+        heapq.heappush(heap, (size + sizes[number] + 1, group))
+    return groups
+
+
+def _total(sizes: Sequence[int], numbers: list[int]) -> int:
+    return sum(sizes[number] for number in numbers)
+
+
+def _work(
+    function: Callable[[Any], Any], finished: Any, task: tuple[list[tuple[int, Any]], int]
+) -> list[tuple[int, Any]]:
+    """One task, on an executor."""
+    pieces, size = task
+    results: list[tuple[int, Any]] = []
+    for number, piece in pieces:
+        try:
+            results.append((number, function(piece)))
+        except (StratalogError, OSError) as error:
+            results.append((number, _Failure(error, "")))
+        except Exception as error:
+            results.append((number, _Failure(WorkError(str(error)), traceback.format_exc())))
+    finished.add(size)
+    return results
+
+
+def _known(failure: _Failure) -> Exception:
+    if not failure.text:
+        return failure.error
+    return WorkError(f"a piece of work failed on an executor:\n{failure.text}")
+
+
+def _collect(data: Any, progress: Callable[[], int], done: Done | None) -> list[Any]:
+    """Run the job in a thread of its own, so that Ctrl-C and a progress bar get their turn."""
+    context = data.context
+    group = f"stratalog-{time.monotonic_ns()}"
+    outcome: list[Any] = []
+
+    def collect() -> None:
+        try:
+            context.setJobGroup(group, "stratalog", interruptOnCancel=True)
+            outcome.append(data.collect())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=collect, name=group, daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+            if done is not None:
+                done(progress())
+    except BaseException:
+        context.cancelJobGroup(group)
+        thread.join()
+        raise
+    (result,) = outcome
+    if isinstance(result, Exception):
+        raise _explained(result) from result
+    return cast("list[Any]", result)
+
+
+def _explained(error: Exception) -> Exception:
+    """A job that failed as a whole: say so in our words where we know why."""
+    text = str(error)
+    if "No module named 'stratalog" in text:
+        return UsageError(
+            "the executors have no stratalog: install it where Spark's Python runs, or send it "
+            "along with spark.submit.pyFiles"
+        )
+    return error
