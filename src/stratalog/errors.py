@@ -10,6 +10,7 @@
     │   ├── UnknownTopicError      no topic of that name                 (also a LookupError)
     │   ├── TopicExistsError       create_topic on a name that is taken
     │   ├── NotAStoreError         the directory is not a Stratalog store
+    │   ├── DataLossError          records that were asked for are gone
     │   └── OffsetOutOfRangeError  an offset that does not exist yet     (also an IndexError)
     ├── ConflictError              someone else holds what you asked for
     │   └── LockedError            another writer has the directory open
@@ -65,6 +66,10 @@ class TopicExistsError(UsageError):
 
 class NotAStoreError(UsageError):
     """The directory does not hold a Stratalog store."""
+
+
+class DataLossError(UsageError):
+    """Records that were asked for went by themselves, and the caller wants to be told."""
 
 
 class OffsetOutOfRangeError(UsageError, IndexError):

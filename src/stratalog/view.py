@@ -41,6 +41,11 @@ class View:
             self.replay.advance()
             self.catalog.refresh()
 
+    def close(self) -> None:
+        """Let go of all files."""
+        self.replay.reader.close()
+        self.replay.pool.close()
+
     def damage(self) -> DamagedError | None:
         """What is damaged. Looked at again and again: a writer may have removed what was listed."""
         for _ in range(_LOOKS_MAX):

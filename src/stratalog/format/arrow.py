@@ -95,9 +95,9 @@ def _plain_run(run: list[Part], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
     arrays = []
     for name in wanted.names:
         if name == "offset":
-            arrays.append(_times_array(TYPES[name], _run_offsets(run, sum(counts))))
+            arrays.append(numbers_array(TYPES[name], _run_offsets(run, sum(counts))))
         elif name == "timestamp":
-            arrays.append(_times_array(TYPES[name], _run_timestamps(run, counts)))
+            arrays.append(numbers_array(TYPES[name], _run_timestamps(run, counts)))
         else:
             arrays.append(_nulls(name, sum(counts)))
     shared = pa.RecordBatch.from_arrays(arrays, schema=wanted)
@@ -109,7 +109,7 @@ def _plain_run(run: list[Part], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
         data = shared.slice(row, count)
         row += count
         for place, field in fields:
-            values = _binary_array(kind, batch.count, body, batch.value)
+            values = binary_array(kind, batch.count, body, batch.value)
             if count != batch.count:
                 values = values.slice(first, count)
             data = data.set_column(place, field, values)
@@ -147,9 +147,9 @@ def to_arrow(batch: Batch, wanted: pa.Schema, first: int, end: int) -> pa.Record
     arrays = []
     for name in wanted.names:
         if name == "offset":
-            arrays.append(_times_array(pa.int64(), batch.offsets()))
+            arrays.append(numbers_array(pa.int64(), batch.offsets()))
         elif name == "timestamp":
-            arrays.append(_times_array(TYPES[name], batch.timestamps()))
+            arrays.append(numbers_array(TYPES[name], batch.timestamps()))
         elif (column := getattr(batch, name)) is None:
             arrays.append(_nulls(name, count))
         else:
@@ -158,48 +158,50 @@ def to_arrow(batch: Batch, wanted: pa.Schema, first: int, end: int) -> pa.Record
     return whole if end - first == count else whole.slice(first, end - first)
 
 
-def _times_array(kind: pa.DataType, numbers: npt.NDArray[np.int64]) -> pa.Array:
+def numbers_array(kind: pa.DataType, numbers: npt.NDArray[np.int64]) -> pa.Array:
+    """Numbers or times, as they are."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _array(batch: Batch, body: pa.Buffer, name: str, column: Any) -> pa.Array:
     kind = TYPES[name]
     if name == "headers":
-        return _headers_array(batch, body)
+        return headers_array(batch, body)
     if isinstance(column, Binary):
-        array = _binary_array(kind, batch.count, body, column)
+        array = binary_array(kind, batch.count, body, column)
         if name in ("tag", "node"):
-            _check_text(array)
+            check_text(array)
         return array
     if name in ("priority", "operation"):
         return pa.array(column)
     return pa.array(column, mask=column == 0).cast(kind)  # a time of 0 is no time
 
 
-def _binary_array(kind: pa.DataType, count: int, body: pa.Buffer, column: Binary) -> pa.Array:
-    validity = None
-    if column.validity >= 0:
-        validity = body.slice(column.validity, (count + 7) // 8)
+def binary_array(kind: pa.DataType, count: int, body: pa.Buffer, column: Binary) -> pa.Array:
+    """Bytes or text, as views into the body."""
+    validity = body.slice(column.validity, (count + 7) // 8) if column.validity >= 0 else None
     ends = body.slice(column.ends_at, 4 * (count + 1))
     return pa.Array.from_buffers(
         kind, count, [validity, ends, body.slice(column.start, int(column.ends[-1]))]
     )
 
 
-def _headers_array(batch: Batch, body: pa.Buffer) -> pa.Array:
+def headers_array(batch: Batch, body: pa.Buffer) -> pa.Array:
+    """Headers, as views into the body."""
     assert batch.headers is not None
     ends_at, ends, keys, values = batch.headers
     pairs = int(ends[-1])
-    names = _binary_array(pa.string(), pairs, body, keys)
-    _check_text(names)
+    names = binary_array(pa.string(), pairs, body, keys)
+    check_text(names)
     structs = pa.StructArray.from_arrays(
-        [names, _binary_array(pa.binary(), pairs, body, values)], names=["key", "value"]
+        [names, binary_array(pa.binary(), pairs, body, values)], names=["key", "value"]
     )
     ends_buffer = body.slice(ends_at, 4 * (batch.count + 1))
     return pa.Array.from_buffers(HEADERS, batch.count, [None, ends_buffer], children=[structs])
 
 
-def _check_text(array: pa.Array) -> None:
+def check_text(array: pa.Array) -> None:
+    """Raise unless text is UTF-8; Arrow believes any bytes to be until it is asked."""
     try:
         array.validate(full=True)
     except pa.ArrowInvalid as error:

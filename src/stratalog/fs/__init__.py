@@ -26,6 +26,10 @@ Mode = Literal["read", "write", "create"]
 """`read` an existing file, `write` an existing file, or `create` one that must not exist."""
 
 
+class NotMappedError(OSError):
+    """A file that cannot be mapped, only read."""
+
+
 class File(Protocol):
     """One open file, read and written at explicit positions."""
 
@@ -50,7 +54,10 @@ class File(Protocol):
         """Length of the file in bytes."""
 
     def mmap(self) -> memoryview:
-        """The whole file as read-only memory; only for files that never change again."""
+        """The whole file as read-only memory; only for files that never change again.
+
+        Raises `NotMappedError` where files are far away: the caller then reads what it needs.
+        """
 
     def close(self) -> None:
         """Release the file; closing twice is fine."""
@@ -103,4 +110,6 @@ class FileSystem(Protocol):
         """Note that `file` is about to be called durable up to position `end`."""
 
 
-__all__ = ["File", "FileSystem", "Lock", "Mode", "PosixFileSystem", "forget_pages"]
+__all__ = [
+    "File", "FileSystem", "Lock", "Mode", "NotMappedError", "PosixFileSystem", "forget_pages",
+]  # fmt: skip

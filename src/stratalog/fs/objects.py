@@ -76,21 +76,67 @@ _MESSAGE = re.compile(r"<Message>(.*?)</Message>", re.DOTALL)
 _CAUSE = re.compile(r'kind: Timeout|(?:error|message): "?([^"(\n]+)')
 
 
-class ObjectCold:
+class Bucket:
+    """A prefix of a bucket: the client, and its errors in our words."""
+
+    def __init__(self, location: str) -> None:
+        self.location, self._secret, self._url, self._config = _parse(location)
+        self._store = self._client(_STALL_SECONDS)
+
+    def _client(self, stall_seconds: float) -> Any:
+        try:
+            return _connect(self._url, self._config, stall_seconds=stall_seconds)
+        except (BaseError, ValueError) as error:
+            raise OptionError(
+                f"the URL {self.location} is refused: {self._why(error)}. See "
+                "stratalog.fs.objects for what it may hold"
+            ) from None
+
+    def _failed(self, what: str, name: str, why: str) -> StratalogError:
+        """What to raise when something cannot be done."""
+        raise NotImplementedError
+
+    def _missing(self, name: str) -> Exception:
+        """What to raise when an object that is to be read is not there."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _attempt(self, what: str, name: str) -> Iterator[None]:
+        """Turn the client's errors into ours."""
+        if not _is_owner():
+            why = "this process was forked from one that used object stores: spawn it instead"
+            raise self._failed(what, name, why)
+        try:
+            yield
+        except StratalogError:
+            raise
+        except (BaseError, OSError, ValueError) as error:
+            is_missing = isinstance(error, FileNotFoundError)
+            if what == "read" and is_missing and not _BUCKET_MISSING.search(str(error)):
+                raise self._missing(name) from None
+            # Not chained: the original is long, and not made to be shown.
+            raise self._failed(what, name, self._why(error)) from None
+
+    def _why(self, error: Exception) -> str:
+        """The reason first, then the client's words without their markup and debugging tail."""
+        text, _, debug = str(error).partition("\n\nDebug source:")
+        text, _, body = text.partition("<")
+        text = text.strip().removesuffix(":")
+        found = _MESSAGE.search(body) or ("HTTP error" in text and _CAUSE.search(debug)) or None
+        if found is not None:
+            text = f"{found[1] or 'no answer in time'}: {text}"
+        # Three letters are no secret, but a part of ordinary words.
+        return text.replace(self._secret, "***") if len(self._secret) > 3 else text
+
+
+class ObjectCold(Bucket):
     """Objects under a prefix of a bucket."""
 
     def __init__(self, location: str) -> None:
-        self.location, self._secret, url, config = _parse(location)
+        super().__init__(location)
         self._is_closed = False
-        try:
-            self._store = _connect(url, config, stall_seconds=_STALL_SECONDS)
-            # Waiting for the answer to an upload includes sending it, which is no stall.
-            self._uploads = _connect(url, config, stall_seconds=_REQUEST_SECONDS)
-        except (BaseError, ValueError) as error:
-            raise OptionError(
-                f"the cold store's URL {self.location} is refused: {self._why(error)}. See "
-                "stratalog.fs.objects for what it may hold"
-            ) from None
+        # Waiting for the answer to an upload includes sending it, which is no stall.
+        self._uploads = self._client(_REQUEST_SECONDS)
 
     def put(self, name: str, source: File) -> None:
         with self._attempt("put", name):
@@ -157,34 +203,17 @@ class ObjectCold:
 
     @contextlib.contextmanager
     def _attempt(self, what: str, name: str, *, is_prefix: bool = False) -> Iterator[None]:
-        """Turn the client's errors into ours."""
         if not is_prefix:
             check_name(name)
         check_open(self.location, is_closed=self._is_closed)
-        if not _is_owner():
-            why = "this process was forked from one that used object stores: spawn it instead"
-            raise cold_error(what, name, self.location, why)
-        try:
+        with super()._attempt(what, name):
             yield
-        except StratalogError:
-            raise
-        except (BaseError, OSError, ValueError) as error:
-            is_missing = isinstance(error, FileNotFoundError)
-            if what == "read" and is_missing and not _BUCKET_MISSING.search(str(error)):
-                raise missing_error(name, self.location) from None
-            # Not chained: the original is long, and not made to be shown.
-            raise cold_error(what, name, self.location, self._why(error)) from None
 
-    def _why(self, error: Exception) -> str:
-        """The reason first, then the client's words without their markup and debugging tail."""
-        text, _, debug = str(error).partition("\n\nDebug source:")
-        text, _, body = text.partition("<")
-        text = text.strip().removesuffix(":")
-        found = _MESSAGE.search(body) or ("HTTP error" in text and _CAUSE.search(debug)) or None
-        if found is not None:
-            text = f"{found[1] or 'no answer in time'}: {text}"
-        # Three letters are no secret, but a part of ordinary words.
-        return text.replace(self._secret, "***") if len(self._secret) > 3 else text
+    def _failed(self, what: str, name: str, why: str) -> StratalogError:
+        return cold_error(what, name, self.location, why)
+
+    def _missing(self, name: str) -> Exception:
+        return missing_error(name, self.location)
 
 
 def _is_owner() -> bool:

@@ -13,6 +13,7 @@ from bisect import bisect_left, bisect_right
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 MEMORY = -1
 """File number of frames that are held in memory instead of a file."""
@@ -117,6 +118,19 @@ class FrameIndex:
         index = FrameIndex()
         for name in self.__slots__:
             setattr(index, name, getattr(self, name)[start:])
+        return index
+
+    def numbers(self, first: int, end: int) -> npt.NDArray[np.int64]:
+        """The frames from `first` to `end` (not included): a row for each array, as listed."""
+        return np.array([getattr(self, name)[first:end] for name in self.__slots__], np.int64)
+
+    @classmethod
+    def of(cls, numbers: npt.NDArray[np.int64]) -> FrameIndex:
+        """An index of what `numbers` gave."""
+        index = cls()
+        for name, row in zip(cls.__slots__, numbers, strict=True):
+            kind = getattr(index, name).typecode
+            setattr(index, name, array(kind, row.astype(kind).tobytes()))
         return index
 
     def max_timestamp(self, index: int) -> int:

@@ -30,7 +30,7 @@ from stratalog.errors import (
 )
 from stratalog.format.names import cold_name, segment_name, topic_path
 from stratalog.format.segment import Index, SegmentFooter, State, Summary
-from stratalog.fs import FileSystem, forget_pages
+from stratalog.fs import File, FileSystem, NotMappedError, forget_pages
 from stratalog.fs.cold import ColdStore, open_cold
 from stratalog.segments.segment import (
     Fetch,
@@ -65,6 +65,8 @@ class SegmentPool:
     ) -> None:
         self.fs = fs
         self.root = root
+        self.is_verified = True
+        """Whether bodies are checked against their checksums when they are read."""
         self.cold: ColdStore | None = None
         self.cold_location = ""
         """Where the cold segments are, as far as the log knows."""
@@ -163,7 +165,10 @@ class SegmentPool:
 
     def _load_sealed(self, segment: Segment) -> Loaded:
         file = self.fs.open(segment.path, "read")
-        view = file.mmap()
+        try:
+            view = file.mmap()
+        except NotMappedError:
+            return self._load_ranges(segment, file)
         file.close()
 
         def fetch(position: int, length: int) -> memoryview:
@@ -171,6 +176,16 @@ class SegmentPool:
 
         index = self._index(segment, fetch, len(view))
         return Loaded(segment, index, fetch, self.note, lambda: forget_pages(view), view)
+
+    def _load_ranges(self, segment: Segment, file: File) -> Loaded:
+        """A sealed one whose file is far away: read as it is needed, a few megabytes at a time."""
+
+        def remote(position: int, length: int) -> bytes:
+            return file.pread(length, position)
+
+        index = self._index(segment, remote, file.size())
+        fetch = _ReadAhead(remote, index_end(index), self.note)
+        return Loaded(segment, index, fetch, self.note, fetch.release)
 
     def _load_open(self, segment: Segment) -> Loaded:
         """One that grows, or has got its lasting name before the topic's chain has been told.

@@ -5,6 +5,6 @@ Nothing outside of this package imports Spark.
 
 from __future__ import annotations
 
-from stratalog.spark.session import session
+from stratalog.spark.session import register, session
 
-__all__ = ["session"]
+__all__ = ["register", "session"]

@@ -94,3 +94,13 @@ def _running() -> SparkSession | None:
 
     running: SparkSession | None = SparkSession.getActiveSession()
     return running
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("stratalog")` known to a session that cannot find it by itself.
+
+    Where the package is installed for the Python that Spark runs, Spark finds it without.
+    """
+    from stratalog.spark.source import StratalogSource
+
+    spark.dataSource.register(StratalogSource)
