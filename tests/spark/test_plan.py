@@ -325,6 +325,19 @@ def test_whatever_happens_meanwhile_what_is_read_is_right(
         assert not found or found[-1] < end
 
 
+def test_records_of_a_batch_over_topics_are_read(open_store: OpenStore) -> None:
+    """They are frames inside of a frame; those of every topic are found among the others."""
+    store = open_store(background=False)
+    store.topic("a").append(b"before")
+    with store.batch() as batch:
+        batch.topic("a").append(b"1", key=b"k")
+        batch.topic("b").append(b"2")
+    store.topic("a").append(b"after")
+    for _ in range(2):
+        assert rows(read(store.path, "a,b")) == expected(store, "a", "b")
+        store.checkpoint()
+
+
 # --- what must not be read ------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ class LogReader:
         self._numbers: dict[tuple[str, int], int] = {}
         self._paths: list[str] = []
         self._seeds: list[int] = []
+        self._origins: list[tuple[str, int, bool]] = []
         self._open: OrderedDict[str, File] = OrderedDict()
 
     def number(self, directory: str, first_lsn: int, *, is_inner: bool = False) -> int:
@@ -40,12 +41,17 @@ class LogReader:
                 number = self._numbers.setdefault((path, seed), len(self._paths))
                 if number == len(self._paths):
                     self._seeds.append(seed)
+                    self._origins.append((directory, first_lsn, is_inner))
                     self._paths.append(path)
         return number
 
     def path(self, number: int) -> str:
         """The file behind a number."""
         return self._paths[number]
+
+    def origin(self, number: int) -> tuple[str, int, bool]:
+        """What a number was asked for: directory, first lsn, and whether frames are inner ones."""
+        return self._origins[number]
 
     def seed(self, number: int) -> int:
         """The seed of its header checksums: its first lsn, or what is made of it."""

@@ -12,7 +12,6 @@ Concurrency: a `PieceReader` belongs to one task.
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from typing import NamedTuple, NoReturn
 
@@ -39,10 +38,11 @@ _LOSSES = ("evicted", "damaged")
 
 
 class LogFile(NamedTuple):
-    """A log file: its directory, and the lsn that is its name and its seed."""
+    """A log file, as `LogReader.number` takes it."""
 
     directory: str
     first_lsn: int
+    is_inner: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,9 @@ class PieceReader:
     def _numbered(self, piece: Piece) -> npt.NDArray[np.int64]:
         """Frames of the log, with the numbers that their files have here."""
         assert piece.frames is not None
-        numbers = np.array([self._log.number(*file) for file in piece.files], np.int64)
+        numbers = np.array(
+            [self._log.number(at, lsn, is_inner=inner) for at, lsn, inner in piece.files], np.int64
+        )
         frames = piece.frames.copy()
         frames[FILES_ROW] = numbers[frames[FILES_ROW]]
         return frames
@@ -235,8 +237,3 @@ def is_loss(gap: Gap) -> bool:
 
 def _look_again() -> NoReturn:
     raise _MissingError
-
-
-def file_of(path: str, first_lsn: int) -> LogFile:
-    """A log file, by its path."""
-    return LogFile(os.path.dirname(path), first_lsn)

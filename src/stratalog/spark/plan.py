@@ -33,7 +33,6 @@ from stratalog.spark.pieces import (
     LogFile,
     Piece,
     Task,
-    file_of,
     is_loss,
     lost_error,
 )
@@ -270,8 +269,7 @@ def _piece(span: Span) -> Piece:
     if span.segment is None:
         frames = span.log.numbers(*_frames(span.log, start, end))
         numbers, frames[FILES_ROW] = np.unique(frames[FILES_ROW], return_inverse=True)
-        reader = topic.reader
-        files = tuple(file_of(reader.path(n), reader.seed(n)) for n in numbers.tolist())
+        files = tuple(LogFile(*topic.reader.origin(number)) for number in numbers.tolist())
     return Piece(
         topic_id=topic.id,
         topic=topic.name,
