@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,21 +18,23 @@ import msgspec
 from stratalog.errors import OptionError, StateError, TooLargeError, UsageError, WrongTypeError
 from stratalog.format.columns import encode_values
 from stratalog.format.frame import HEADER_BYTES
+from stratalog.format.names import check_topic_name
 from stratalog.inputs import check_bytes, check_time, columns_of
 from stratalog.log.crossing import Crossing
-from stratalog.log.group import Entry, records_entry
+from stratalog.log.group import Entry, Group, batch_bytes_max, records_entry
 from stratalog.log.joint import Joint, Multi
-from stratalog.log.topic import RANKS, TopicLog
+from stratalog.log.topic import EPHEMERAL, RANKS, TopicLog
 from stratalog.model import NO_HEADERS, Durability, Record
 from stratalog.options import check_durability, seconds
 from stratalog.topic import Topic, Value
 
 if TYPE_CHECKING:
+    from stratalog.log.shard import Shard
+    from stratalog.projections.catalog import Catalog
     from stratalog.reading import Time
     from stratalog.store import Store
 
 Remake = Callable[[int], list[Entry]]
-Made = tuple[TopicLog, list[Entry], Remake | None]
 
 
 class Appended:
@@ -73,17 +76,26 @@ class Appended:
 class BatchTopic:
     """A topic as a batch appends to it."""
 
-    def __init__(self, batch: Batch, topic: Topic, log: TopicLog) -> None:
+    def __init__(self, batch: Batch, store: Store, name: str, topic: Topic | None) -> None:
         self._batch = batch
-        self.topic = topic
-        self.log = log
+        self._store = store
+        self._topic = topic
+        self.name = name
+        """The topic's name."""
         self.items: list[Any] = []
         self.handles: list[Appended] = []
 
     @property
-    def name(self) -> str:
-        """The topic's name."""
-        return self.log.name
+    def is_new(self) -> bool:
+        """Whether the topic is made when the batch is committed."""
+        return self._topic is None
+
+    @property
+    def topic(self) -> Topic:
+        """The topic; it is made now if there was none when it was first named."""
+        if self._topic is None:
+            self._topic = self._store.topic(self.name)
+        return self._topic
 
     def append(
         self,
@@ -102,7 +114,7 @@ class BatchTopic:
         stamp = 0 if timestamp is None else check_time("timestamp", timestamp)
         expires_at = 0
         if ttl is not None:
-            expires_at = (stamp or self.log.time_ns()) + round(seconds("ttl", ttl) * 10**9)
+            expires_at = (stamp or self._store.clock.time_ns()) + round(seconds("ttl", ttl) * 10**9)
         record = Record(
             value=value,  # type: ignore[arg-type]  # checked and copied with all others
             key=key,  # type: ignore[arg-type]
@@ -125,9 +137,10 @@ class BatchTopic:
         if not items:
             raise OptionError("append_many needs at least one record")
         # Whatever is wrong with them is told now; what may change until the end is copied.
-        columns_of(items, self.log.record_bytes_max)
+        columns_of(items, self._store.options.record_bytes_max)
         kept = [_keep(item) for item in items]
-        self._batch.add_bytes(sum(map(_size, kept)))
+        frame_bytes = 0 if self.items else HEADER_BYTES + 8
+        self._batch.add_bytes(frame_bytes + sum(map(_size, kept)))
         handle = Appended(len(self.items), len(kept))
         self.items += kept
         self.handles.append(handle)
@@ -135,42 +148,52 @@ class BatchTopic:
 
     def encode(self) -> tuple[list[Entry], Remake | None]:
         """The frame of this topic, and what makes it again if the topic's time has moved on."""
-        log = self.log
         body = encode_values(self.items)
         if body is not None:
-            return [records_entry(log, 0, body, len(self.items))], None
+            return [records_entry(self.topic.log, 0, body, len(self.items))], None
         return self.topic.encode_records(self.items)
+
+
+Made = tuple[BatchTopic, list[Entry], Remake | None]
 
 
 class Batch:
     """Appends to topics, all of them or none: see `Store.batch`."""
 
     def __init__(
-        self, store: Store, crossing: Crossing, durability: Durability | str | None
+        self,
+        store: Store,
+        catalog: Catalog,
+        crossing: Crossing,
+        durability: Durability | str | None,
     ) -> None:
         rank = None if durability is None else RANKS[check_durability(durability)]
-        if durability == Durability.EPHEMERAL:
+        if rank == EPHEMERAL:
             raise OptionError("durability='ephemeral' is not possible for a batch: it is written")
         self._store = store
+        self._catalog = catalog
         self._crossing = crossing
         self._rank = rank
         self._topics: dict[str, BatchTopic] = {}
+        self._placed: list[tuple[BatchTopic, int]] = []
         self._state = "new"
         self._bytes = 0
+        self._bytes_max = batch_bytes_max(store.options)
 
     def topic(self, name: str) -> BatchTopic:
-        """A topic to append to; created at once if there is none, with default options."""
+        """A topic to append to; if there is none it is made when the batch is committed."""
         self.check()
         found = self._topics.get(name) if isinstance(name, str) else None
         if found is None:
-            topic = self._store.topic(name)
-            log = topic.log
-            if log.is_ephemeral:
+            check_topic_name(name)
+            topic = None if self._catalog.get(name) is None else self._store.topic(name)
+            default = self._store.options.durability
+            if (topic.log.is_ephemeral) if topic else default == Durability.EPHEMERAL:
                 raise OptionError(
                     f"topic {name!r} is ephemeral, so its records are never in the log: they "
                     "cannot be part of an atomic batch; append to it outside of the batch"
                 )
-            found = self._topics[name] = BatchTopic(self, topic, log)
+            found = self._topics[name] = BatchTopic(self, self._store, name, topic)
         return found
 
     def table(self, name: str) -> Any:
@@ -189,16 +212,54 @@ class Batch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if self._state == "open":
-            self._state = "over"
-            if error is None:
-                self._commit()
+        if self._state != "open":
+            return  # committed in the block
+        if error is None:
+            self.commit()
+        self._state = "over"
 
     def commit(self) -> None:
         """Commit now instead of at the end of the block; nothing more can be added."""
         self._check_state()
         self._state = "over"
-        self._commit()
+        made = self._encode()
+        if len(made) == 1:
+            part, entries, remake = made[0]
+            first, _ = part.topic.log.append_entries(entries, self._class(made), remake)
+            self._placed.append((part, first))
+        elif made:
+            logs = [part.topic.log for part, _, _ in made]
+            self._crossing.commit(logs, partial(self._place, made, logs), self._class(made))
+        self.settle()
+
+    def enter(self) -> tuple[Shard, Group] | None:
+        """Commit without waiting: returns the group that has to be waited for before `settle`.
+
+        None if that is not possible, or if there is nothing: then nothing was done.
+        """
+        self._check_state()
+        if any(part.is_new for part in self._topics.values()):
+            return None
+        made = self._encode()
+        logs = [part.topic.log for part, _, _ in made]
+        group: Group | None = None
+        if len(made) == 1:
+            part, entries, remake = made[0]
+            group, first, _ = logs[0].enter(entries, self._class(made), remake, is_left=True)
+            self._placed.append((part, first))
+        elif made:
+            place = partial(self._place, made, logs)
+            group = self._crossing.enter(logs, place, self._class(made))
+        if group is None:
+            return None
+        self._state = "over"
+        return logs[0].shard, group
+
+    def settle(self) -> None:
+        """Tell the handles where their records are: the batch is committed."""
+        for part, base in self._placed:
+            for handle in part.handles:
+                handle.place(base)
 
     def check(self) -> None:
         """Raise unless operations can be added."""
@@ -217,48 +278,38 @@ class Batch:
         self._bytes += size
 
     def _check_bytes(self, size: int) -> None:
-        for part in self._topics.values():
-            if size > part.log.batch_bytes_max:
-                raise TooLargeError(
-                    f"the batch has {size} bytes, at most {part.log.batch_bytes_max} are atomic: "
-                    "make several batches of it, or raise batch_bytes_max or log_file_bytes"
-                )
+        if size > self._bytes_max:
+            raise TooLargeError(
+                f"the batch has {size} bytes, at most {self._bytes_max} are atomic: make several "
+                "batches of it, or raise batch_bytes_max or log_file_bytes"
+            )
 
-    def _commit(self) -> None:
+    def _encode(self) -> list[Made]:
+        """The frames of all topics; everything that can still be wrong is found here."""
         parts = [part for part in self._topics.values() if part.items]
-        if not parts:
-            return
-        self._store.check_writable()
-        made = [(part.log, *part.encode()) for part in parts]
-        logs = [part.log for part in parts]
+        if parts:
+            self._store.check_writable()
+        made = [(part, *part.encode()) for part in parts]
         bodies = [entry.body for _, entries, _ in made for entry in entries]
         self._check_bytes(sum(HEADER_BYTES + len(body) for body in bodies))
-        rank = max(log.rank for log in logs) if self._rank is None else self._rank
-        if len(made) == 1:
-            log, entries, remake = made[0]
-            bases = [log.append_entries(entries, rank, remake)[0]]
-        else:
-            bases = self._commit_joint(made, logs, rank)
-        for part, base in zip(parts, bases, strict=True):
-            for handle in part.handles:
-                handle.place(base)
+        return made
 
-    def _commit_joint(self, made: list[Made], logs: list[TopicLog], rank: int) -> list[int]:
-        """Commit several topics' records in one frame; returns where each topic's begin."""
-        bases: list[int] = []
+    def _class(self, made: list[Made]) -> int:
+        """The class that was asked for, or the strictest of the topics."""
+        return max(part.topic.log.rank for part, _, _ in made) if self._rank is None else self._rank
 
-        def make() -> Joint:
-            parts: list[Entry] = []
-            for log, entries, remake in made:
-                placed = log.place(entries, remake)
-                bases.append(log.next_offset)
-                log.next_offset = placed[-1].base_offset + placed[-1].count
-                log.last_timestamp = placed[-1].max_timestamp
-                parts += placed
-            return Multi(parts, logs)
-
-        self._crossing.commit(logs, make, rank)
-        return bases
+    def _place(self, made: list[Made], logs: list[TopicLog]) -> Joint:
+        """Give all records their offsets; the locks of all the topics' shards are held."""
+        entered: list[Entry] = []
+        self._placed = []
+        for part, entries, remake in made:
+            log = part.topic.log
+            placed = log.place(entries, remake)
+            self._placed.append((part, log.next_offset))
+            log.next_offset = placed[-1].base_offset + placed[-1].count
+            log.last_timestamp = placed[-1].max_timestamp
+            entered += placed
+        return Multi(entered, logs)
 
 
 def _keep(item: Any) -> bytes | Record | None:
@@ -274,7 +325,7 @@ def _keep(item: Any) -> bytes | Record | None:
 
 
 def _size(item: bytes | Record | None) -> int:
-    """Bytes that a record holds, at least."""
+    """Bytes that a record takes, at least."""
     if isinstance(item, Record):
-        return len(item.value or b"") + len(item.key or b"")
-    return len(item or b"")
+        return 4 + len(item.value or b"") + len(item.key or b"")
+    return 4 + len(item or b"")

@@ -12,7 +12,7 @@ import numpy as np
 from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 from stratalog.format.columns import encode_columns, encode_values
 from stratalog.inputs import check_bytes, check_time, columns_of, record_extras, rising
-from stratalog.log.group import AppendFuture, Entry, records_entry
+from stratalog.log.group import AppendFuture, Entry, check_batch, records_entry
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
 from stratalog.model import Durability, Record, TopicStats
 from stratalog.options import TopicOptions, check_durability
@@ -235,7 +235,7 @@ class Topic(TopicReading):
             if times is not None:
                 columns.timestamps = rising(np.array(times, np.int64), self._now(), floor).tolist()
             flags, body = encode_columns(columns)
-            log.check_batch(len(body))
+            check_batch(log, len(body))
             stamps = columns.timestamps or (0,)
             return [records_entry(log, flags, body, len(items), 0, stamps[0], stamps[-1])]
 

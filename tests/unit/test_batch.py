@@ -132,14 +132,36 @@ def test_what_is_wrong_is_told_in_the_call(open_store: OpenStore) -> None:
 
 
 def test_a_batch_that_is_too_large_as_a_whole_changes_nothing(open_store: OpenStore) -> None:
-    """Its bytes fit, its frames do not: told at the end, before anything is written."""
-    with open_store(batch_bytes_max=300) as store:
+    """Told by the append that is too much, or at the end if only the frames show it."""
+    with open_store(batch_bytes_max=400) as store:
         with store.batch() as batch:
-            for name in NAMES:
-                batch.topic(name).append(bytes(20))
+            for name in NAMES[:4]:
+                batch.topic(name).append(bytes(20), tag="a tag")
+            with pytest.raises(TooLargeError, match="make several batches"):
+                batch.topic("e").append(b"")
             with pytest.raises(TooLargeError, match="make several batches"):
                 batch.commit()
         assert [len(store.topic(name)) for name in NAMES] == [0] * 6
+
+
+def test_topics_that_a_batch_names_are_made_when_it_is_committed(open_store: OpenStore) -> None:
+    """One that is discarded, or has nothing for them, makes none."""
+    with open_store(shards=2) as store:
+        with contextlib.suppress(KeyError), store.batch() as batch:
+            batch.topic("a").append(b"1")
+            raise KeyError
+        with store.batch() as batch:
+            batch.topic("b").append(b"1")
+            batch.topic("c")
+            store.create_topic("b", compression="zstd")  # meanwhile
+        assert store.topics() == ["b"]
+        assert store.topic("b").read_values() == [b"1"]
+    with (
+        open_store(durability="ephemeral") as store,
+        store.batch() as batch,
+        pytest.raises(OptionError, match="is ephemeral"),
+    ):
+        batch.topic("new")
 
 
 def test_a_batch_is_used_once_and_in_a_block(open_store: OpenStore) -> None:
@@ -197,6 +219,7 @@ def test_a_store_that_cannot_be_written_says_so(open_store: OpenStore) -> None:
 def test_a_topic_dropped_meanwhile_fails_the_batch_as_a_whole(open_store: OpenStore) -> None:
     """The others keep their offsets."""
     with open_store(shards=3) as store:
+        store.topic("c")
         with store.batch() as batch:
             for name in NAMES:
                 batch.topic(name).append(b"1")

@@ -10,7 +10,7 @@ import numpy as np
 from stratalog.errors import OptionError, TooLargeError
 from stratalog.format.arrow import ArrowColumns, split
 from stratalog.inputs import rising
-from stratalog.log.group import Entry, records_entry
+from stratalog.log.group import Entry, check_batch, records_entry
 from stratalog.log.topic import TopicLog
 
 # Frames that a table is cut into: large enough to be read at full speed.
@@ -49,6 +49,6 @@ class ArrowAppend:
                 first, last = int(stamps[0]), int(stamps[-1])
                 floor = last
             flags, body = batch.encode(stamps, batch.expires_at())
-            self._log.check_batch(len(body))
+            check_batch(self._log, len(body))
             entries.append(records_entry(self._log, flags, body, batch.count, 0, first, last))
         return entries

@@ -53,18 +53,41 @@ class Crossing:
         several shards the frame is synced, whatever its class. Raises what went wrong: then
         nothing of it is in the log.
         """
-        wanted = {topic.shard for topic in topics}
-        shards = [shard for shard in self._shards if shard in wanted]
+        shards = self._involved(topics)
         if len(shards) > 1:
             with self.lock:
                 _Crossing(shards, topics, make).run()
             return
-        shard = shards[0]
+        group = self._enter(shards[0], topics, make, rank)
+        if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
+            shards[0].commit(group)
+
+    def enter(
+        self, topics: Sequence[TopicLog], make: Callable[[], Joint], rank: int
+    ) -> Group | None:
+        """The same without waiting: returns the group to wait for, which the ticker leads.
+
+        None if the topics are in several shards: then nothing was done, and one has to wait.
+        """
+        shards = self._involved(topics)
+        if len(shards) > 1:
+            return None
+        return self._enter(shards[0], topics, make, rank, is_left=True)
+
+    def _involved(self, topics: Sequence[TopicLog]) -> list[Shard]:
+        wanted = {topic.shard for topic in topics}
+        return [shard for shard in self._shards if shard in wanted]
+
+    def _enter(
+        self, shard: Shard, topics: Sequence[TopicLog], make: Callable[[], Joint], rank: int,
+        is_left: bool = False,
+    ) -> Group:  # fmt: skip
         with shard.lock:
             group = shard.group
-            _enter(shards, topics, make, group, rank)
-        if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
-            shard.commit(group)
+            if is_left:
+                shard.relax(group, lazy=False)
+            _enter([shard], topics, make, group, rank)
+        return group
 
 
 def _enter(

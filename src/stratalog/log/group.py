@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from stratalog.errors import StratalogError
+from stratalog.errors import StratalogError, TooLargeError
 from stratalog.format.codec import compress
 from stratalog.format.columns import Columns, encode_columns
-from stratalog.format.frame import FrameType, body_checksum
+from stratalog.format.frame import HEADER_BYTES, FrameType, body_checksum
+from stratalog.options import StoreOptions
 
 if TYPE_CHECKING:
     from stratalog.log.topic import TopicLog
@@ -125,6 +126,20 @@ def records_entry(
         body = smaller
         flags |= topic.codec
     return Entry(FrameType.RECORDS, topic.id, body, base_offset, topic, flags, count, first, last)
+
+
+def batch_bytes_max(options: StoreOptions) -> int:
+    """The largest body of a frame: as the options say, and no more than fits into a file."""
+    return min(options.batch_bytes_max, options.log_file_bytes - HEADER_BYTES - 8)
+
+
+def check_batch(topic: TopicLog, length: int) -> None:
+    """Refuse a body that cannot be one frame."""
+    if length > topic.batch_bytes_max:
+        raise TooLargeError(
+            f"a batch of {length} bytes is too large for topic {topic.name!r}: at most "
+            f"{topic.batch_bytes_max} are atomic; append it in parts"
+        )
 
 
 class Group:

@@ -15,11 +15,11 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from stratalog.errors import TooLargeError, UnknownTopicError, UnsupportedVersionError, UsageError
+from stratalog.errors import UnknownTopicError, UnsupportedVersionError, UsageError
 from stratalog.format.codec import CODECS
 from stratalog.format.control import TopicBody
 from stratalog.format.frame import HEADER_BYTES
-from stratalog.log.group import AppendFuture, Entry, Group, Pending
+from stratalog.log.group import AppendFuture, Entry, Group, Pending, batch_bytes_max
 from stratalog.log.index import MEMORY, FrameIndex
 from stratalog.log.memory import MemoryFrames, write_reserve
 from stratalog.log.reader import LogReader
@@ -141,8 +141,7 @@ class TopicLog(Watched):
         if self.is_ephemeral:
             self.memory.attach(self, budget, options.tail_bytes)
         self.record_bytes_max = options.record_bytes_max
-        room = options.log_file_bytes - HEADER_BYTES - 8
-        self.batch_bytes_max = min(options.batch_bytes_max, room)
+        self.batch_bytes_max = batch_bytes_max(options)
         self.plain_bytes_max = min(self.batch_bytes_max, self.record_bytes_max)
 
     # --- replay --------------------------------------------------------------------------
@@ -167,11 +166,13 @@ class TopicLog(Watched):
         extras: dict[str, Any] | None,
         rank: int,
         nowait: bool = False,
+        may_wait: bool = True,
     ) -> int | AppendFuture:
         """Append one record: its offset once its class is satisfied, or a future of that.
 
-        `extras` has the optional columns this record has. Plain values of the topic's own class
-        take the shorter way through `Topic.append`, which does the same with less looking around.
+        With `may_wait` even that waits when too much has gathered. `extras` has the optional
+        columns this record has. Plain values of the topic's own class take the shorter way through
+        `Topic.append`, which does the same with less looking around.
         """
         if self.is_ephemeral:
             self._make_room(1, size)
@@ -203,7 +204,7 @@ class TopicLog(Watched):
             if nowait:
                 future = shard.future(group, offset)
         if future is not None:
-            if group.bytes > GROUP_BYTES_MAX:
+            if group.bytes > GROUP_BYTES_MAX and may_wait:
                 shard.finish(group)
             return future
         if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
@@ -219,6 +220,19 @@ class TopicLog(Watched):
         `remake(floor)`, which makes them again with no time below `floor`: it is called if the
         topic's time has moved on since.
         """
+        group, first, last = self.enter(entries, rank, remake)
+        if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
+            self.shard.commit(group)
+        return first, last
+
+    def enter(
+        self,
+        entries: list[Entry],
+        rank: int,
+        remake: Callable[[int], list[Entry]] | None = None,
+        is_left: bool = False,
+    ) -> tuple[Group, int, int]:
+        """The same without waiting; `is_left` leaves the group to the ticker or who comes first."""
         if self.is_ephemeral:
             size = sum(len(entry.body) for entry in entries)
             self._make_room(sum(entry.count for entry in entries), size)
@@ -233,13 +247,13 @@ class TopicLog(Watched):
                 group.bytes += len(entry.body)
             self.stop_gathering()  # single appends that follow start a batch behind these
             self.ask(group, rank)
+            if is_left:
+                shard.relax(group, lazy=False)
             # No function is called here: Ctrl-C comes before all of it or after.
             group.entries += entries
             self.next_offset = offset
             self.last_timestamp = entries[-1].max_timestamp
-        if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
-            shard.commit(group)
-        return first, offset - 1
+        return group, first, offset - 1
 
     def place(
         self, entries: list[Entry], remake: Callable[[int], list[Entry]] | None
@@ -255,14 +269,6 @@ class TopicLog(Watched):
                 entry.base_timestamp = entry.max_timestamp = now
             offset += entry.count
         return entries
-
-    def check_batch(self, length: int) -> None:
-        """Refuse a body that cannot be one frame."""
-        if length > self.batch_bytes_max:
-            raise TooLargeError(
-                f"a batch of {length} bytes is too large for topic {self.name!r}: at most "
-                f"{self.batch_bytes_max} are atomic; append it in parts"
-            )
 
     def settle(self) -> None:
         """Make readable what was acknowledged: a reader sees every append before its own call."""
