@@ -13,8 +13,8 @@ from pyspark.sql.types import StructType
 
 from stratalog.model import Gap
 from stratalog.spark.columns import COLUMNS, Columns, default_schema
-from stratalog.spark.pieces import Task
-from stratalog.spark.source import StratalogSource, read_task
+from stratalog.spark.pieces import Task, read_task
+from stratalog.spark.source import StratalogSource
 from stratalog.store import Store
 
 ALL = (

@@ -10,7 +10,7 @@ import dataclasses
 import fnmatch
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -68,15 +68,16 @@ class Topics(NamedTuple):
     names: tuple[str, ...]
     patterns: tuple[str, ...]
 
-    def choose(self, catalog: Catalog, *, may_miss: bool = False) -> list[str]:
+    def choose(
+        self, catalog: Catalog, *, may_miss: bool = False, skip: Set[str] = frozenset()
+    ) -> list[str]:
         """Names of the topics that are there, sorted; a name that is not there is an error.
 
         So is a pattern that nothing matches, unless it `may_miss`: somebody follows what comes.
+        Whoever knows a name already may `skip` looking for it.
         """
         present = catalog.names()
-        chosen = set()
-        for name in self.names:
-            chosen.add(catalog.find(name).name)
+        chosen = {catalog.find(name).name for name in self.names if name not in skip}
         for pattern in self.patterns:
             # A topic may well be called `a*`; whoever writes that means that one.
             matched = [pattern] if pattern in present else fnmatch.filter(present, pattern)

@@ -17,6 +17,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 from pyroaring import BitMap64
 
 from stratalog.errors import DataLossError, NotAStoreError, UnknownTopicError
@@ -30,6 +31,7 @@ from stratalog.segments.history import Chain, History
 from stratalog.segments.pool import SegmentPool
 from stratalog.segments.read import deleted_mask, read_batches
 from stratalog.segments.segment import Slice
+from stratalog.spark.columns import Columns, even_out, key_mask
 from stratalog.spark.places import find
 from stratalog.view import View
 
@@ -237,3 +239,30 @@ def is_loss(gap: Gap) -> bool:
 
 def _look_again() -> NoReturn:
     raise _MissingError
+
+
+def read_task(
+    task: Task | None, names: tuple[str, ...], keys: frozenset[bytes] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a task, in batches that are all alike; Spark gives no task to say nothing."""
+    if task is None:
+        return
+    reader = PieceReader(task)
+    try:
+        yield from even_out(_batches(reader, task, Columns(names), keys))
+    finally:
+        reader.close()
+
+
+def _batches(
+    reader: PieceReader, task: Task, columns: Columns, keys: frozenset[bytes] | None
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    for piece in task.pieces:
+        for (batch, first, end), keep, topic in reader.read(piece):
+            if keys is not None:
+                found = key_mask(batch, first, end, keys)
+                keep = found if keep is None else keep & found
+                if not keep.any():
+                    continue
+            made = columns.make(topic, batch, first, end, keep)
+            yield made, batch.size * made.num_rows // batch.count

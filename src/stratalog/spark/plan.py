@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from pyroaring import BitMap64
+from pyspark.sql.datasource import InputPartition
 
 from stratalog.errors import FormatError, OffsetOutOfRangeError
 from stratalog.fs.cold import open_cold
@@ -45,6 +46,13 @@ _TASK_BYTES_MAX = 512 << 20
 _TASK_BYTES_MIN = 16 << 20
 
 
+class TaskPartition(InputPartition):
+    """One task, as Spark carries it around."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+
+
 class Range(NamedTuple):
     """Offsets `start` to `end` (not included) of a topic."""
 
@@ -55,15 +63,21 @@ class Range(NamedTuple):
 
 @contextlib.contextmanager
 def open_view(options: ReadOptions) -> Iterator[View]:
-    """The store, as it is now."""
-    place = find(options.path)
-    view = View(*place)
+    """The store, as it is now; its files are closed again."""
+    view = view_of(options)
     try:
-        if options.cold is not None:
-            view.replay.pool.cold = open_cold(options.cold, place.fs)
         yield view
     finally:
         view.close()
+
+
+def view_of(options: ReadOptions) -> View:
+    """The store, as it is now."""
+    fs, root = find(options.path)
+    view = View(fs, root)
+    if options.cold is not None:
+        view.replay.pool.cold = open_cold(options.cold, fs)
+    return view
 
 
 def resolve(view: View, names: Iterable[str], options: ReadOptions) -> list[Range]:

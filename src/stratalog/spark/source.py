@@ -14,27 +14,35 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from stratalog.segments.read import offset_at
-from stratalog.spark.columns import Columns, check_schema, default_schema, even_out, key_mask
+from stratalog.spark.columns import check_schema, default_schema
 from stratalog.spark.filters import Wanted
 from stratalog.spark.options import ReadOptions, wants_headers
-from stratalog.spark.pieces import PieceReader, Task
-from stratalog.spark.plan import Range, Span, make_tasks, open_view, resolve, spans_of
+from stratalog.spark.pieces import read_task
+from stratalog.spark.plan import (
+    Range,
+    Span,
+    TaskPartition,
+    make_tasks,
+    open_view,
+    resolve,
+    spans_of,
+)
+from stratalog.spark.stream import StreamReader
 from stratalog.view import View
 
 # The process in which Spark hands filters over has this module loaded, and no other has. A reader
 # that takes filters is an error to Spark unless it is asked for them.
 _FILTERS_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
-
-
-class TaskPartition(InputPartition):
-    """One task, as Spark carries it around."""
-
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
 
 
 class StratalogSource(DataSource):
@@ -55,6 +63,10 @@ class StratalogSource(DataSource):
         if _FILTERS_MODULE in sys.modules:
             return FilteredReader(options, check_schema(schema))
         return BatchReader(options, check_schema(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        """Of a streaming read."""
+        return StreamReader(ReadOptions.parse(self.options, is_stream=True), check_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         """Of a batch write."""
@@ -115,30 +127,3 @@ def _narrowed(one: Range, wanted: Wanted) -> Range | None:
     if wanted.time_end < 1 << 63:
         end = min(end, offset_at(topic, wanted.time_end))
     return Range(topic, start, end) if start < end else None
-
-
-def read_task(
-    task: Task | None, names: tuple[str, ...], keys: frozenset[bytes] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The records of a task, in batches that are all alike; Spark gives no task to say nothing."""
-    if task is None:
-        return
-    reader = PieceReader(task)
-    try:
-        yield from even_out(_batches(reader, task, Columns(names), keys))
-    finally:
-        reader.close()
-
-
-def _batches(
-    reader: PieceReader, task: Task, columns: Columns, keys: frozenset[bytes] | None
-) -> Iterator[tuple[pa.RecordBatch, int]]:
-    for piece in task.pieces:
-        for (batch, first, end), keep, topic in reader.read(piece):
-            if keys is not None:
-                found = key_mask(batch, first, end, keys)
-                keep = found if keep is None else keep & found
-                if not keep.any():
-                    continue
-            made = columns.make(topic, batch, first, end, keep)
-            yield made, batch.size * made.num_rows // batch.count
