@@ -124,6 +124,8 @@ def append_sync() -> Workload:
         _own("stratalog, 16 threads", threads),
         _own("stratalog, 256 in flight",
              partial(own.append_nowait, in_flight=IN_FLIGHT, count=25_600)),
+        _own("stratalog, 256 tasks of asyncio",
+             partial(own.append_tasks, tasks=IN_FLIGHT, count=7_680)),
         _rival("lmdb", partial(rivals.lmdb_one, sync=True, count=100)),
         _rival("rocksdict", partial(rivals.rocksdict_one, sync=True, count=100)),
         _rival("sqlite3 FULL", partial(rivals.sqlite_one, synchronous="FULL", count=100)),

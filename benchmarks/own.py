@@ -5,6 +5,7 @@ Appends are timed up to the moment when all of them can be read, so nothing is l
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -20,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 import stratalog
+import stratalog.aio
 from benchmarks.model import Trial, records
 
 _TOPIC = "log"
@@ -61,6 +63,30 @@ def append_threads(directory: str, *, threads: int, count: int) -> Iterator[Tria
             return len(values)
 
         yield Trial(lambda: sum(executor.map(one_thread, range(threads))))
+
+
+@contextmanager
+def append_tasks(directory: str, *, tasks: int, count: int) -> Iterator[Trial]:
+    """`append`, class fsync, from several tasks of one event loop: they share syncs."""
+    values = records(count // tasks)
+    with asyncio.Runner() as runner:
+        store = runner.run(_open(directory))
+        topic = runner.run(store.topic(_TOPIC))
+
+        async def one_task() -> int:
+            for value in values:
+                await topic.append(value)
+            return len(values)
+
+        async def all_tasks() -> int:
+            return sum(await asyncio.gather(*(one_task() for _ in range(tasks))))
+
+        yield Trial(lambda: runner.run(all_tasks()))
+        runner.run(store.close())
+
+
+async def _open(directory: str) -> stratalog.aio.AsyncStore:
+    return await stratalog.aio.open(directory, durability="fsync")
 
 
 @contextmanager

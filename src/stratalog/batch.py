@@ -23,13 +23,13 @@ from stratalog.inputs import check_bytes, check_time, columns_of
 from stratalog.log.crossing import Crossing
 from stratalog.log.group import Entry, Group, batch_bytes_max, records_entry
 from stratalog.log.joint import Joint, Multi
-from stratalog.log.topic import EPHEMERAL, RANKS, TopicLog
+from stratalog.log.shard import GROUP_BYTES_MAX, Shard
+from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
 from stratalog.model import NO_HEADERS, Durability, Record
 from stratalog.options import check_durability, seconds
 from stratalog.topic import Topic, Value
 
 if TYPE_CHECKING:
-    from stratalog.log.shard import Shard
     from stratalog.projections.catalog import Catalog
     from stratalog.reading import Time
     from stratalog.store import Store
@@ -232,10 +232,16 @@ class Batch:
             self._crossing.commit(logs, partial(self._place, made, logs), self._class(made))
         self.settle()
 
-    def enter(self) -> tuple[Shard, Group] | None:
-        """Commit without waiting: returns the group that has to be waited for before `settle`.
+    @property
+    def is_open(self) -> bool:
+        """Whether operations can be added."""
+        return self._state == "open"
 
-        None if that is not possible, or if there is nothing: then nothing was done.
+    def enter(self) -> tuple[Shard, Group, bool] | None:
+        """Commit without waiting: returns the group, and whether it has to be waited for.
+
+        `settle` is to be called behind that. None if that is not possible, or if there is nothing:
+        then nothing was done.
         """
         self._check_state()
         if any(part.is_new for part in self._topics.values()):
@@ -253,7 +259,8 @@ class Batch:
         if group is None:
             return None
         self._state = "over"
-        return logs[0].shard, group
+        has_to_wait = self._class(made) == SYNCED or group.bytes > GROUP_BYTES_MAX
+        return logs[0].shard, group, has_to_wait
 
     def settle(self) -> None:
         """Tell the handles where their records are: the batch is committed."""

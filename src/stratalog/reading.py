@@ -118,9 +118,21 @@ class TopicReading:
         """
         if timeout is not None and not timeout >= 0:
             raise OptionError(f"timeout={timeout!r} must be 0 or more seconds, or None")
+        return self._watch(self.watch_start(start), timeout)
+
+    def watch_start(self, start: int | None) -> int:
+        """The offset that a watch begins with."""
+        self.settle()
+        return self._log.committed if start is None else self._range(start, None)[0]
+
+    def settle(self) -> None:
+        """Make everything readable that was acknowledged, or that another process has written."""
         self._store.settle(self._log)
-        begin = self._log.committed if start is None else self._range(start, None)[0]
-        return self._watch(begin, timeout)
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether another process may append: nobody is woken by that."""
+        return self._store.is_read_only
 
     def _watch(self, start: int, timeout: float | None) -> Iterator[Record | Gap]:
         while self._store.wait(self._log, start, timeout):

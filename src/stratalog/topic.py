@@ -12,7 +12,7 @@ import numpy as np
 from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 from stratalog.format.columns import encode_columns, encode_values
 from stratalog.inputs import check_bytes, check_time, columns_of, record_extras, rising
-from stratalog.log.group import AppendFuture, Entry, check_batch, records_entry
+from stratalog.log.group import AppendFuture, Entry, Group, check_batch, records_entry
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
 from stratalog.model import Durability, Record, TopicStats
 from stratalog.options import TopicOptions, check_durability
@@ -176,6 +176,19 @@ class Topic(TopicReading):
     def _append(
         self, value: Value, rest: tuple[Any, ...], durability: Any, *, nowait: bool
     ) -> int | AppendFuture:
+        return self._log.append(*self._checked(value, rest, durability), nowait)
+
+    def enter(
+        self, value: Value, rest: tuple[Any, ...], durability: Any
+    ) -> tuple[AppendFuture, int]:
+        """As `append_nowait`, but never waits, however much has gathered; and the class's rank."""
+        checked = self._checked(value, rest, durability)
+        return self._log.append(*checked, True, False), checked[3]  # type: ignore[return-value]
+
+    def _checked(
+        self, value: Value, rest: tuple[Any, ...], durability: Any
+    ) -> tuple[bytes | None, int, dict[str, Any] | None, int]:
+        """A record as the log takes it: value, size, optional columns, rank of its class."""
         self._store.check_writable()
         log = self._log
         data = check_bytes("value", value)
@@ -194,7 +207,7 @@ class Topic(TopicReading):
                 f"a record of {size} bytes does not fit into a log file of topic {log.name!r}: "
                 "raise log_file_bytes or batch_bytes_max"
             )
-        return log.append(data, size, extras, self._rank(durability), nowait)
+        return data, size, extras, self._rank(durability)
 
     def append_many(
         self, records: Iterable[Value | Record], *, durability: Durability | str | None = None
@@ -203,6 +216,18 @@ class Topic(TopicReading):
 
         After a crash either all of them are there or none.
         """
+        return self._log.append_entries(*self._encode_many(records, durability))
+
+    def enter_many(
+        self, records: Iterable[Value | Record], durability: Durability | str | None
+    ) -> tuple[Group, int, int, int]:
+        """The same without waiting: the group to wait for, both offsets, the class's rank."""
+        entries, rank, remake = self._encode_many(records, durability)
+        return *self._log.enter(entries, rank, remake, is_left=True), rank
+
+    def _encode_many(
+        self, records: Iterable[Value | Record], durability: Durability | str | None
+    ) -> tuple[list[Entry], int, Callable[[int], list[Entry]] | None]:
         log = self._log
         if not log.is_plain:
             self._store.check_writable()
@@ -214,12 +239,11 @@ class Topic(TopicReading):
         if not items:
             raise OptionError("append_many needs at least one record")
         body = encode_values(items)
+        rank = log.rank if durability is None else self._rank(durability)
         if body is not None and len(body) <= log.plain_bytes_max:
-            entry = records_entry(log, 0, body, len(items))
-            rank = log.rank if durability is None else self._rank(durability)
-            return log.append_entries([entry], rank)
+            return [records_entry(log, 0, body, len(items))], rank, None
         entries, remake = self.encode_records(items)
-        return log.append_entries(entries, self._rank(durability), remake)
+        return entries, rank, remake
 
     def encode_records(
         self, items: list[Any]

@@ -39,7 +39,7 @@ LAYERS = [
     ["batch"],
     ["store"],
     [""],  # the package itself: open() and the public names
-    ["tools", "interop"],
+    ["tools", "interop", "aio"],
     ["spark", "server"],
     ["cli"],
     ["__main__"],

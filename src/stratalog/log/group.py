@@ -264,6 +264,11 @@ class AppendFuture(Future[int]):
     def _result(self) -> int:  # type: ignore[override]
         return self._offset
 
+    @property
+    def offset(self) -> int:
+        """The offset, before it is certain."""
+        return self._offset
+
     def result(self, timeout: float | None = None) -> int:
         """The offset, once the record is as durable as its class promises."""
         group = self.group

@@ -1,0 +1,217 @@
+"""A topic, as tasks hold it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from stratalog.aio.runner import LoopWaiter, Runner
+from stratalog.errors import ClosedError, OptionError
+from stratalog.log.shard import GROUP_BYTES_MAX
+from stratalog.log.topic import SYNCED
+from stratalog.model import Diff, Durability, Gap, Record, TopicStats
+from stratalog.options import TopicOptions
+
+if TYPE_CHECKING:
+    from stratalog.log.group import Group
+    from stratalog.reading import Time
+    from stratalog.topic import Topic, Value
+
+# A list of records longer than this is encoded in a thread, not in the loop.
+_ENCODED_HERE_MAX = 256
+
+# How often a task looks for news of another process.
+_POLL_SECONDS = 0.02
+
+
+class AsyncTopic:
+    """A handle on one topic: cheap to make, to be shared between the tasks of one event loop."""
+
+    def __init__(self, runner: Runner, topic: Topic) -> None:
+        self._runner = runner
+        self._topic = topic
+
+    def __repr__(self) -> str:
+        return f"<stratalog.aio.AsyncTopic {self.name!r}>"
+
+    @property
+    def blocking(self) -> Topic:
+        """The same topic for code in threads: all of its methods may wait."""
+        return self._topic
+
+    @property
+    def name(self) -> str:
+        """The name it was created with."""
+        return self._topic.name
+
+    @property
+    def options(self) -> TopicOptions:
+        """The options it was created with."""
+        return self._topic.options
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether the topic is gone; another of its name may be there."""
+        return self._topic.is_dropped
+
+    # --- append --------------------------------------------------------------------------
+
+    async def append(
+        self,
+        value: Value,
+        *,
+        key: Value = None,
+        headers: Mapping[str, bytes] | None = None,
+        tag: str | None = None,
+        node: str | None = None,
+        timestamp: Time | None = None,
+        ttl: float | timedelta | None = None,
+        durability: Durability | str | None = None,
+    ) -> int:
+        """Append one record and return its offset, once its durability class is satisfied.
+
+        Tasks that append at the same time share one sync. A task that is cancelled while it waits
+        does not take its record back.
+        """
+        self._runner.check()
+        rest = (key, headers, tag, node, timestamp, ttl)
+        if self._topic.log.is_ephemeral:  # may have to reserve offsets first
+            return await self._runner.run(
+                partial(self._topic.append, value, *rest, durability=durability)
+            )
+        future, rank = self._topic.enter(value, rest, durability)
+        await self._wait(future.group, rank)
+        return future.offset
+
+    async def append_many(
+        self, records: Iterable[Value | Record], *, durability: Durability | str | None = None
+    ) -> tuple[int, int]:
+        """Append records as one atomic batch; returns the first and the last offset."""
+        self._runner.check()
+        topic = self._topic
+        items = list(records) if not isinstance(records, bytes | bytearray | str) else records
+        if topic.log.is_ephemeral or len(items) > _ENCODED_HERE_MAX:
+            return await self._runner.run(partial(topic.append_many, items, durability=durability))
+        group, first, last, rank = topic.enter_many(items, durability)
+        await self._wait(group, rank)
+        return first, last
+
+    async def append_arrow(
+        self, data: Any, *, durability: Durability | str | None = None
+    ) -> tuple[int, int]:
+        """Append Arrow data, column by column; returns the first and the last offset."""
+        return await self._runner.run(
+            partial(self._topic.append_arrow, data, durability=durability)
+        )
+
+    async def _wait(self, group: Group, rank: int) -> None:
+        """As long as a class demands, or until what has gathered is written if it is too much."""
+        if rank == SYNCED or group.bytes > GROUP_BYTES_MAX:
+            await self._runner.committed(self._topic.log.shard, group)
+
+    # --- read ----------------------------------------------------------------------------
+
+    def read(
+        self, start: int = 0, end: int | None = None, limit: int | None = None
+    ) -> AsyncIterator[Record | Gap]:
+        """Records from `start` to `end` (not included), in order, and gaps where some are gone."""
+        return self._items(partial(self._topic.read, start, end, limit))
+
+    async def _items(
+        self, make: Callable[[], Iterator[Record | Gap]]
+    ) -> AsyncIterator[Record | Gap]:
+        async for chunk in self._runner.chunks(make):
+            for item in chunk:
+                yield item
+
+    async def read_values(self, start: int = 0, limit: int | None = None) -> list[bytes | None]:
+        """Payloads alone, from `start` on."""
+        return await self._runner.run(partial(self._topic.read_values, start, limit))
+
+    async def offset_at(self, timestamp: Time) -> int:
+        """The first offset whose record has this time or a later one; the next one if none has."""
+        return await self._runner.run(partial(self._topic.offset_at, timestamp))
+
+    async def diff(self, after: int = -1, limit: int = 500, node: str | None = None) -> Diff:
+        """What came after an offset, for somebody who follows the topic step by step."""
+        return await self._runner.run(partial(self._topic.diff, after, limit, node))
+
+    async def watch(
+        self, start: int | None = None, timeout: float | None = None
+    ) -> AsyncIterator[Record | Gap]:
+        """New records as they come; ends when none came for `timeout` seconds.
+
+        `start=None` is from the first step of the iteration on. Waiting takes no thread.
+        """
+        if timeout is not None and not timeout >= 0:
+            raise OptionError(f"timeout={timeout!r} must be 0 or more seconds, or None")
+        begin = await self._runner.run(partial(self._topic.watch_start, start))
+        log = self._topic.log
+        while await self._arrived(begin, timeout):
+            end = log.committed
+            try:
+                async for item in self._items(partial(self._topic.read, begin, end)):
+                    yield item
+            except ClosedError:
+                return  # as it would if it had been waiting
+            begin = end
+
+    async def _arrived(self, offset: int, timeout: float | None) -> bool:
+        """Wait until an offset can be read; False when the time is up or the store is closed."""
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + timeout
+        log = self._topic.log
+        while log.committed <= offset:
+            if self._runner.is_closed:
+                return False
+            log.check_dropped()
+            left = None if deadline is None else deadline - loop.time()
+            if left is not None and left <= 0:
+                return False
+            if self._topic.is_followed:
+                await self._follow(left)
+            else:
+                await self._woken(offset, left)
+        return not self._runner.is_closed
+
+    async def _woken(self, offset: int, timeout: float | None) -> None:
+        """Sleep until something is published, the time is up, or the store is closed."""
+        log = self._topic.log
+        waiter = LoopWaiter()
+        log.add_waiter(waiter)
+        try:
+            # Looked at behind that: whoever publishes from now on finds the waiter.
+            if log.committed <= offset and not self._runner.is_closed:
+                await asyncio.wait_for(waiter.woken.wait(), timeout)
+        except TimeoutError:
+            pass
+        finally:
+            log.remove_waiter(waiter)
+
+    async def _follow(self, timeout: float | None) -> None:
+        """Look for what another process has written, a little later."""
+        await asyncio.sleep(_POLL_SECONDS if timeout is None else min(timeout, _POLL_SECONDS))
+        if not self._runner.is_closed:
+            await self._runner.run(self._topic.settle)
+
+    # --- the rest ------------------------------------------------------------------------
+
+    async def delete(
+        self,
+        *,
+        before: int | float | datetime | None = None,
+        tag: str | None = None,
+        tag_glob: str | None = None,
+        offsets: Iterable[int] | None = None,
+    ) -> int:
+        """Delete the records that meet every condition given, for good; returns how many."""
+        return await self._runner.run(
+            partial(self._topic.delete, before=before, tag=tag, tag_glob=tag_glob, offsets=offsets)
+        )
+
+    async def stats(self) -> TopicStats:
+        """Numbers about the topic."""
+        return await self._runner.run(self._topic.stats)
