@@ -43,8 +43,7 @@ def session(
     settings = QUIET | dict(config or {})
     if master.startswith("local"):
         settings = _LOCAL | settings
-        if "spark.pyspark.python" not in settings:  # which the variable would override
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(name)
     for key, value in settings.items():
         builder = builder.config(key, value)
