@@ -12,9 +12,9 @@ Errors are those of the package.
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import Generator
+import threading
+from collections.abc import Callable, Generator
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
@@ -140,14 +140,11 @@ class Opening:
 
     async def _open(self) -> AsyncStore:
         runner = Runner(os.fspath(self._path))
-        opening = asyncio.ensure_future(
-            runner.run(partial(stratalog.open, self._path, **self._options))
-        )
+        attempt = _Attempt(partial(stratalog.open, self._path, **self._options))
         try:
-            return AsyncStore(runner, await asyncio.shield(opening))
+            return AsyncStore(runner, await runner.run(attempt.open))
         except BaseException:
-            # Cancelled: it goes on to be opened in its thread, and nobody will use it.
-            opening.add_done_callback(_close_unused)
+            attempt.give_up()
             runner.shut_down()
             raise
 
@@ -165,9 +162,35 @@ class Opening:
         await self._store.close()
 
 
-def _close_unused(opening: asyncio.Future[Store]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        asyncio.get_running_loop().run_in_executor(None, opening.result().close)
+class _Attempt:
+    """An opening that may be cancelled: it goes on in its thread, and nobody will use the store.
+
+    The event loop may be gone before the thread is done, so threads alone see to the closing.
+    """
+
+    def __init__(self, make: Callable[[], Store]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._store: Store | None = None
+        self._is_given_up = False
+
+    def open(self) -> Store:
+        """Open the store; called in a thread."""
+        store = self._make()
+        with self._lock:
+            self._store = store
+            is_given_up = self._is_given_up
+        if is_given_up:
+            store.close()
+        return store
+
+    def give_up(self) -> None:
+        """Have it closed, now or when it is open."""
+        with self._lock:
+            self._is_given_up = True
+            store = self._store
+        if store is not None:
+            threading.Thread(target=store.close, name="stratalog-aio-close").start()
 
 
 def open(path: str | os.PathLike[str], **options: Any) -> Opening:
