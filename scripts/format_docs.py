@@ -22,6 +22,7 @@ from stratalog.format import (
     columns,
     control,
     frame,
+    manifest,
     multi,
     names,
     segment,
@@ -149,6 +150,7 @@ def page() -> str:
             _section("Control frames", control, _topic_table()),
             _section("Frames of several topics", multi),
             _section("Segments", segment),
+            _section("Manifests", manifest),
             _section("Snapshots", snapshot),
         ]
     )

@@ -45,7 +45,17 @@ from stratalog.format.frame import (
     body_checksum,
     encode_header,
 )
-from stratalog.format.merge import NEVER, Part, merge
+from stratalog.format.manifest import (
+    AdoptedPart,
+    Adoption,
+    Manifest,
+    Part,
+    StagedSegment,
+    encode_adoption,
+    encode_manifest,
+)
+from stratalog.format.merge import NEVER, merge
+from stratalog.format.merge import Part as Piece
 from stratalog.format.multi import inner_seed
 from stratalog.format.names import (
     log_file_path,
@@ -247,7 +257,7 @@ class GoldenSegment:
             records[0].timestamp, records[-1].timestamp, 0, 0,
         )  # fmt: skip
         keep = None if kept is None else np.array([r.offset in kept for r in records], np.bool_)
-        block = merge([Part(Batch.parse(header, body), 0, len(records), keep)], codec)
+        block = merge([Piece(Batch.parse(header, body), 0, len(records), keep)], codec)
         header = header._replace(
             flags=block.flags, body_length=len(block.body), count=block.count,
             base_offset=block.base_offset, base_timestamp=block.base_timestamp,
@@ -512,11 +522,54 @@ def batch_files() -> dict[str, bytes]:
     }
 
 
+def make_manifest() -> Manifest:
+    """Records for two topics, and a segment that replaces two."""
+    names = [f"{NOW + n:020d}-{n:032x}" for n in range(3)]
+    staged = [
+        StagedSegment(names[0], 4096, NOW, 0, 20, 20, NOW, NOW + 9, 0, NOW + 10, 3912, 2, 7 << 50),
+        StagedSegment(names[1], 1024, NOW, 0, 1, 1, NOW, NOW, NOW + 99, NOW + 10, 880, 1, 1),
+        StagedSegment(names[2], 2048, NOW, 10, 50, 3, NOW, NOW + 5, 0, NOW + 6, 1904, 1, 5),
+    ]
+    old = [
+        Summary(10, 30, 20, 3000, NOW, NOW + 3, 0, NOW, State.SEALED),
+        Summary(30, 50, 20, 3000, NOW + 3, NOW + 5, 0, NOW, State.SEALED),
+    ]
+    parts = [
+        Part("append", "orders", 0, 0, staged[:1]),
+        Part("append", "Grüße", 0, 0, staged[1:2]),
+        Part("replace", "", 7, 1, staged[2:], encode_summaries(old)),
+    ]
+    return Manifest("query 1", 41, False, NOW, parts)
+
+
+def make_adoption() -> Adoption:
+    """What the log says once that manifest was adopted."""
+    places = [(7, 50, NOW + 5), (9, 0, 0), (7, 10, 0)]
+    parts = [
+        AdoptedPart(part.kind, topic_id, first, floor, part.segments)
+        for part, (topic_id, first, floor) in zip(make_manifest().parts, places, strict=True)
+    ]
+    return Adoption("query 1", 41, False, parts)
+
+
+def manifest_files() -> dict[str, bytes]:
+    """A manifest, and the body of the frame that adopts it."""
+    expected = {
+        "manifest": msgspec.to_builtins(make_manifest()),
+        "adoption": msgspec.to_builtins(make_adoption()),
+    }
+    return {
+        "batch.manifest": encode_manifest(make_manifest()),
+        "adopt.body": encode_adoption(make_adoption()),
+        "manifest.json": _json(expected),
+    }
+
+
 def main() -> int:
     """Write the files of this version that do not exist; fail if there are none."""
     made = 0
     for root, files in (
-        (GOLDEN / f"v{VERSION}", log_files()),
+        (GOLDEN / f"v{VERSION}", log_files() | manifest_files()),
         (GOLDEN / f"v{VERSION}-store", GoldenStore().files()),
         (GOLDEN / f"v{VERSION}-batches", batch_files()),
     ):

@@ -13,7 +13,8 @@
     │   ├── DataLossError          records that were asked for are gone
     │   └── OffsetOutOfRangeError  an offset that does not exist yet     (also an IndexError)
     ├── ConflictError              someone else holds what you asked for
-    │   └── LockedError            another writer has the directory open
+    │   ├── LockedError            another writer has the directory open
+    │   └── RejectedError          what was published cannot be adopted
     ├── StateError                 the object cannot do this any more
     │   ├── ClosedError            the store was closed
     │   ├── ReadOnlyError          a write to a read-only store
@@ -82,6 +83,10 @@ class ConflictError(StratalogError):
 
 class LockedError(ConflictError):
     """Another writer has this directory open."""
+
+
+class RejectedError(ConflictError):
+    """A batch that was published does not fit what the store holds, or is damaged."""
 
 
 class StateError(StratalogError):

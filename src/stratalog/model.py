@@ -150,6 +150,8 @@ class StoreStats(msgspec.Struct, frozen=True):
     """Why the store takes no writes, if it does not."""
     upkeep: str | None
     """What went wrong in the background, if anything did; it is tried again."""
+    rejected: dict[str, str] = {}
+    """Batches that were published and could not be adopted: the file each is kept in, and why."""
 
 
 class BackupReport(msgspec.Struct, frozen=True):

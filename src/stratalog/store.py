@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import logging
 import os
-import socket
-import sys
 import threading
 import time
 import warnings
-import weakref
-from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self
 
@@ -32,17 +27,20 @@ from stratalog.format.names import check_topic_name, lock_path
 from stratalog.format.store import VERSION
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import open_cold
+from stratalog.fs.holder import holder
 from stratalog.log.log import Control, Log, topic_body
 from stratalog.log.topic import TopicLog
 from stratalog.model import BackupReport, CompactionReport, Durability, StoreStats
+from stratalog.opened import OPEN
 from stratalog.options import StoreOptions, TopicOptions
+from stratalog.projections.adopt import rejected
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.deletes import delete
 from stratalog.projections.identity import read_or_create
 from stratalog.projections.replay import Replay
 from stratalog.segments.delete import Conditions
 from stratalog.topic import Topic
-from stratalog.upkeep import Upkeep
+from stratalog.upkeep import Upkeep, upkeep_stats
 from stratalog.view import View
 
 logger = logging.getLogger("stratalog")
@@ -50,8 +48,6 @@ logger = logging.getLogger("stratalog")
 # A watcher is woken by the commit it waits for; this is for a store that closes at the very moment
 # it begins to wait.
 _WAIT_SECONDS = 1.0
-
-_open_stores: weakref.WeakSet[Store] = weakref.WeakSet()
 
 
 class Store:
@@ -91,7 +87,7 @@ class Store:
         else:
             self._open_writer(background)
         self.is_closed = False
-        _open_stores.add(self)
+        OPEN.add(self)
         if self.damage is not None:
             logger.warning("%s: opened read-only, because its log is damaged", self.path)
 
@@ -127,7 +123,11 @@ class Store:
             replay.pool.cold = open_cold(self.options.cold, fs)
         shards = self._log.shards
         replay.pool.cold_gate.commits = lambda: sum(shard.commits for shard in shards)
-        self._upkeep = Upkeep(self._log, replay, self._catalog, self.options, self.clock)
+        self._upkeep = Upkeep(
+            self._log, replay, self._catalog, self.options, self.clock,
+            lambda name: self._create(name, TopicOptions(), may_exist=True),
+        )  # fmt: skip
+        self._upkeep.clean_up()
         if background:
             self._log.start()
             self._upkeep.start()
@@ -218,6 +218,14 @@ class Store:
         """Checkpoint, make a snapshot, and give up the log that nobody needs any more."""
         self._upkept().snapshot()
 
+    def adopt(self) -> int:
+        """Adopt what others have published now; returns how many batches. It happens by itself."""
+        return self._upkept().adopt()
+
+    def is_adopted(self, writer: str, batch: int) -> bool:
+        """Whether a batch that was published, or a later one of its writer, was adopted."""
+        return self._replay.writers.is_adopted(writer, batch)
+
     def compact(self) -> CompactionReport:
         """Evict, rewrite and move to the cold store what can be, now instead of by and by."""
         return self._upkept().compact()
@@ -271,7 +279,6 @@ class Store:
         topics = self._catalog.topics()
         shards = [] if self._log is None else self._log.shards
         torn = [] if self._log is None else self._log.torn
-        upkeep = self._upkeep
         return StoreStats(
             path=self.path,
             identity=self._store_file.identity.hex(),
@@ -287,10 +294,9 @@ class Store:
             replayed_frames=self._replay.frames,
             torn_bytes=sum(tail.bytes for tail in torn),
             memory={} if self._log is None else self._log.budget.used(),
-            checkpoints=0 if upkeep is None else upkeep.checkpoints,
-            snapshots=0 if upkeep is None else upkeep.snapshots,
             damage=self.damage,
-            upkeep=None if upkeep is None else upkeep.failure,
+            rejected=rejected(self._fs, self.path),
+            **upkeep_stats(self._upkeep),
         )
 
     def close(self) -> None:
@@ -299,7 +305,7 @@ class Store:
             if self.is_closed:
                 return
             self.is_closed = True
-        _open_stores.discard(self)
+        OPEN.discard(self)
         try:
             if self._upkeep is not None:
                 self._upkeep.stop()
@@ -382,18 +388,3 @@ class Store:
     def _check_open(self) -> None:
         if self.is_closed:
             raise ClosedError(f"{self.path} is closed: open it again with stratalog.open()")
-
-
-def holder() -> str:
-    """Who takes the lock, for whoever finds it taken."""
-    since = datetime.now(UTC).isoformat(timespec="seconds")
-    program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
-    return f"process {os.getpid()} ({program}) on {socket.gethostname()}, since {since}"
-
-
-@atexit.register
-def _close_all() -> None:
-    """A program that ends without closing loses nothing that it could have kept."""
-    for store in list(_open_stores):
-        with contextlib.suppress(StratalogError):
-            store.close()

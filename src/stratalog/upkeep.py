@@ -16,8 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from types import TracebackType
-from typing import Self
+from typing import Any
 
 from stratalog.clock import Clock
 from stratalog.errors import ClosedError, StratalogError, SyncFailedError
@@ -29,7 +28,9 @@ from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
 from stratalog.model import CompactionReport
 from stratalog.options import StoreOptions
+from stratalog.projections.adopt import Adopter
 from stratalog.projections.catalog import Catalog
+from stratalog.projections.failures import Failures
 from stratalog.projections.replay import Replay
 from stratalog.projections.router import control
 from stratalog.projections.snapshot import capture
@@ -47,6 +48,10 @@ _CLOSE_BYTES = 256 << 10
 # Of `compact`, which does all it can: a segment is rewritten for one record in a thousand.
 _RATIO_MIN = 0.001
 
+# How often one looks for what others have published, and for files that were left over.
+_LOOK_SECONDS = 0.5
+_CLEAN_SECONDS = 3600.0
+
 # What failed is not tried again sooner, however much there is to do.
 _RETRY_SECONDS = 1.0
 
@@ -60,7 +65,13 @@ class Upkeep:
     """The rounds of one store."""
 
     def __init__(
-        self, log: Log, replay: Replay, catalog: Catalog, options: StoreOptions, clock: Clock
+        self,
+        log: Log,
+        replay: Replay,
+        catalog: Catalog,
+        options: StoreOptions,
+        clock: Clock,
+        create: Callable[[str], TopicLog],
     ) -> None:
         self._log = log
         self._replay = replay
@@ -77,6 +88,8 @@ class Upkeep:
         self._snapshotted = dict(start)
         self._checkpointed_at = self._snapshotted_at = clock.monotonic()
         self._commits = 0
+        self._adopter = Adopter(replay.pool.fs, log, replay, clock, create)
+        self._cleaned_at = 0.0
         self.checkpoints = 0
         self.snapshots = 0
         self.failure: str | None = None
@@ -108,11 +121,22 @@ class Upkeep:
             self._wake.set()
 
     def _run(self) -> None:
+        interval = self._options.checkpoint_interval
+        next_at = time.monotonic() + interval
         while not self._is_stopped:
-            self._wake.wait(self._options.checkpoint_interval)
+            is_due = self._wake.wait(min(interval, _LOOK_SECONDS)) or time.monotonic() >= next_at
             self._wake.clear()
-            if not self._is_stopped:
+            if self._is_stopped:
+                break
+            if is_due or self._has_incoming():
                 self.round()
+            if is_due:
+                next_at = time.monotonic() + interval
+
+    def _has_incoming(self) -> bool:
+        """Whether there is something to adopt, which may not have failed just now."""
+        failed = self.failure and self._clock.monotonic() - self._failed_at < _RETRY_SECONDS
+        return not failed and self._adopter.is_due()
 
     def round(self) -> None:
         """Do what is due; what goes wrong is logged, and kept for `stats`."""
@@ -142,7 +166,8 @@ class Upkeep:
         pending = self._log_bytes(self._checkpointed)
         due = now - self._checkpointed_at >= options.checkpoint_interval
         # Each on its own: a full disk is helped by eviction and by a shorter log.
-        with _Failures() as failures:
+        with Failures() as failures:
+            failures.collect(self._adopter.adopt)
             if pending >= options.checkpoint_bytes or (pending and due):
                 failures.collect(lambda: self._checkpoint(self._rest))
             failures.collect(lambda: self._tidy(self._options.rewrite_ratio))
@@ -163,6 +188,19 @@ class Upkeep:
         with self._lock:
             self._checkpoint()
             self._snapshot()
+
+    def adopt(self) -> int:
+        """Adopt what was published, and take it into segments; returns how many manifests."""
+        with self._lock:
+            adopted = self._adopter.adopt()
+            if adopted:
+                self._checkpoint()
+            return adopted
+
+    def clean_up(self) -> None:
+        """Remove staged files that nobody needs; when the store is opened, and now and then."""
+        self._cleaned_at = self._clock.monotonic()
+        self._adopter.clean_up()
 
     def compact(self) -> CompactionReport:
         """Checkpoint, evict, rewrite and move everything that can be, now."""
@@ -256,12 +294,14 @@ class Upkeep:
             nonlocal moved
             moved += self._move(topic)
 
-        with _Failures() as failures:
+        with Failures() as failures:
             for topic in self._catalog.topics():
                 for step in (remove, remove_cold, rewrite, move):
                     if not topic.is_dropped:
                         failures.collect(partial(step, topic), topic)
             failures.collect(self._remove_dropped)
+            if self._clock.monotonic() - self._cleaned_at >= _CLEAN_SECONDS:
+                failures.collect(self.clean_up)
         return CompactionReport(segments, freed, moved)
 
     def _evict(self, topic: TopicLog, now: int) -> None:
@@ -301,8 +341,13 @@ class Upkeep:
         return later
 
     def _mark(self, topics: list[TopicLog]) -> None:
+        # A mark that could not be written is made up for: files wait for it.
+        waiting = [one for one in self._catalog.topics() if one.history.copied]
+        topics = list(dict.fromkeys([*topics, *waiting]))
         marks = [Control(topic, FrameType.CHECKPOINT, *mark(topic), None) for topic in topics]
         self._log.write([control for control in marks if not control.topic.is_dropped])
+        for topic in waiting:
+            topic.history.remove_copied()
 
     def _snapshot(self) -> None:
         topics = self._catalog.topics()
@@ -312,6 +357,8 @@ class Upkeep:
             cold=self._replay.pool.cold_location,
             topics=[capture(topic) for topic in topics],
             dropped=sorted(self._replay.dropped),
+            writers=dict(self._replay.writers.newest),
+            once=list(self._replay.writers.once),
         )
         log = LogState(dict(self._checkpointed))
         self._replay.snapshots.write(log, catalog, self._clock.time_ns())
@@ -326,28 +373,12 @@ class Upkeep:
         return sum(lsn - positions.get(number, 0) for number, lsn in written.items())
 
 
-class _Failures:
-    """Steps that are all tried, whatever became of those before; the first failure is raised."""
-
-    def __init__(self) -> None:
-        self._first: Exception | None = None
-
-    def collect(self, step: Callable[[], object], topic: TopicLog | None = None) -> None:
-        """Take a step; what fails because its topic was dropped meanwhile has not failed."""
-        try:
-            step()
-        except (StratalogError, OSError) as error:
-            if topic is None or not topic.is_dropped:
-                self._first = self._first or error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None and self._first is not None:
-            raise self._first
+def upkeep_stats(upkeep: Upkeep | None) -> dict[str, Any]:
+    """Numbers for the store's statistics; of one that is only read there are none."""
+    if upkeep is None:
+        return {"checkpoints": 0, "snapshots": 0, "upkeep": None}
+    return {
+        "checkpoints": upkeep.checkpoints,
+        "snapshots": upkeep.snapshots,
+        "upkeep": upkeep.failure,
+    }

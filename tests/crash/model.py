@@ -6,8 +6,22 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
+from stratalog.format.merge import Part, merge
 from stratalog.model import Durability, Gap, Record
 from stratalog.options import StoreOptions
+from stratalog.segments.read import read_batches
+from stratalog.segments.segment import Slice
+from stratalog.segments.stage import (
+    BlockStage,
+    StageWriter,
+    append_part,
+    backlog_part,
+    manifest_of,
+    publish,
+    replace_part,
+)
 from stratalog.store import Store
 from stratalog.testing import FakeDisk, ManualClock, MonitorFs
 from stratalog.topic import Topic
@@ -61,6 +75,8 @@ class Session:
         """What each backup must hold, if it is a store at all."""
         self.finished: set[str] = set()
         """Backups that returned."""
+        self.adoptions: list[dict[str, int]] = []
+        """Per batch that was published, where its records end in each topic."""
 
     def open(self, **options: Any) -> None:
         """Open the store with small files, so that little data makes many of them."""
@@ -210,6 +226,58 @@ class Session:
         self.finished.add(target)
         self._all_durable()
 
+    def publish(self, writer: str, batch: int, **topics: list[bytes]) -> None:
+        """Stage and publish records, as another process does."""
+        parts = []
+        for name, values in topics.items():
+            staged = StageWriter(self.disk, ROOT)
+            staged.write(pa.table({"value": pa.array(values, pa.binary())}))
+            segment = staged.finish()
+            assert segment is not None
+            parts.append(append_part(name, [segment]))
+        if not publish(self.disk, ROOT, manifest_of(writer, batch, parts)):
+            return
+        if self.store.is_adopted(writer, batch):
+            return
+        ends = {}
+        for name, values in topics.items():
+            model = self.topics.setdefault(name, TopicModel())
+            start = len(model.sent)
+            model.sent += [(value, None, None) for value in values]
+            ends[name] = len(model.sent)
+            model.batches.append((start, ends[name]))
+        self.adoptions.append(ends)
+
+    def adopt(self, *, upkeep: bool = True) -> None:
+        """Adopt what was published; without `upkeep` no checkpoint follows."""
+        assert self.store._upkeep is not None
+        if upkeep:
+            self.store.adopt()
+        else:
+            self.store._upkeep._adopter.adopt()
+        for ends in self.adoptions:
+            for name, end in ends.items():
+                model = self.topics[name]
+                model.is_created = True
+                model.durable = max(model.durable, end)
+
+    def replace(self, name: str, first: int, end: int, *, backlog: bool = False) -> None:
+        """Have sealed segments, or records of the log, replaced by one segment that is the same."""
+        log = self.store.topic(name)._log
+        writer = BlockStage(self.disk, ROOT, log.id, first)
+        parts = [Part(*part) for part in read_batches(log, first, end) if isinstance(part, Slice)]
+        writer.append(merge(parts, 0))
+        staged = [writer.finish(end)]
+        summaries = [segment.summary for segment in log.history.chain.segments]
+        part = (
+            backlog_part(log.id, log.epoch, staged)
+            if backlog
+            else replace_part(log.id, log.epoch, staged, summaries)
+        )
+        publish(self.disk, ROOT, manifest_of(f"job-{name}-{first}-{end}", None, [part]))
+        self.adopt()
+        assert self.store.stats().rejected == {}
+
     def _topic(self, name: str) -> tuple[Topic, TopicModel]:
         model = self.topics.setdefault(name, TopicModel())
         topic = self.store.topic(name)
@@ -264,6 +332,17 @@ def check_recovered(store: Store, topics: dict[str, TopicModel]) -> None:
             assert all(isinstance(item, Gap) for item in topic.read())
             continue
         check_topic(topic, model)
+
+
+def check_adoptions(store: Store, adoptions: list[dict[str, int]]) -> None:
+    """A batch is in all of its topics, or in none."""
+    names = store.topics()
+    for ends in adoptions:
+        found = {
+            name: name in names and store.topic(name).next_offset >= end
+            for name, end in ends.items()
+        }
+        assert len(set(found.values())) == 1, f"a part of a batch was adopted: {found}"
 
 
 def check_topic(topic: Topic, model: TopicModel) -> None:

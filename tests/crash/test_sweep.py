@@ -14,7 +14,15 @@ import pytest
 from stratalog.store import Store
 from stratalog.testing import Crashed, FakeDisk, ManualClock, MonitorFs
 from stratalog.testing.inode import Damage
-from tests.crash.model import Session, Workload, check_joints, check_recovered, kill, open_store
+from tests.crash.model import (
+    Session,
+    Workload,
+    check_adoptions,
+    check_joints,
+    check_recovered,
+    kill,
+    open_store,
+)
 from tests.crash.workloads import CATALOGUE
 
 EXHAUSTIVE = os.environ.get("STRATALOG_SWEEP") == "exhaustive"
@@ -74,6 +82,7 @@ def recover(session: Session, disk: FakeDisk) -> None:
     store = open_store(MonitorFs(disk), session.clock, **session.options)
     check_recovered(store, session.topics)
     check_joints(store, session)
+    check_adoptions(store, session.adoptions)
     kill(store)
     first = log_image(disk)
     again = disk.crash(0, damage="keep")

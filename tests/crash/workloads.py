@@ -349,6 +349,60 @@ def joint_batches_and_upkeep(session: Session) -> None:
     session.batch({"small": [b"last"], "orders": [b"last"]})
 
 
+def adoptions(session: Session) -> None:
+    """Batches of others, in one topic and in several, small and large, between appends."""
+    session.open(shards=3)
+    session.create("large", segment_bytes=1 << 16)
+    for number in range(3):
+        session.append("orders", b"own %d" % number, durability="disk")
+        session.append("large", b"own %d" % number)
+        session.publish("query", number, orders=[b"%d" % number] * 3, fresh=[b"x"])
+        session.adopt(upkeep=bool(number % 2))
+        session.append("fresh", b"behind", durability="disk")
+        session.publish("other", number, large=[bytes([number]) * 5000] * 3, orders=[b"o"] * 2)
+        session.adopt(upkeep=False)
+        session.append("large", b"behind", durability="disk")
+        session.append("orders", b"behind")
+        if number == 1:
+            session.snapshot()
+            session.reopen(shards=2)
+    session.tick()
+    session.checkpoint()
+
+
+def adoptions_again(session: Session) -> None:
+    """The same batch published once more: before it is adopted, after, and after a restart."""
+    session.open(shards=2)
+    for number in range(3):
+        session.publish("query", number, orders=[b"%d" % number] * 2, refunds=[b"r"])
+        session.publish("query", number, orders=[b"twice"])
+        session.adopt(upkeep=False)
+        session.publish("query", number, orders=[b"twice"])
+        session.adopt()
+        session.append("refunds", b"own")
+        if number == 1:
+            session.snapshot()
+        session.reopen()
+        session.publish("query", number, orders=[b"twice"])
+        session.adopt()
+
+
+def replacements(session: Session) -> None:
+    """Sealed segments and a backlog of the log are replaced by what a job made of them."""
+    session.open(shards=1)
+    session.create("small", segment_records=4)
+    session.append_many("small", [b"%d" % n * 30 for n in range(18)])
+    session.checkpoint()
+    session.replace("small", 4, 12)
+    session.append_many("small", [b"more"] * 6)
+    session.replace("small", 18, 22, backlog=True)
+    session.append("small", b"last")
+    session.replace("small", 0, 12)
+    session.snapshot()
+    session.reopen()
+    session.append("small", b"again")
+
+
 CATALOGUE: list[Workload] = [
     single_appends,
     batches_over_rotations,
@@ -375,4 +429,7 @@ CATALOGUE: list[Workload] = [
     joint_batches,
     joint_batches_in_one_shard,
     joint_batches_and_upkeep,
+    adoptions,
+    adoptions_again,
+    replacements,
 ]

@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -49,6 +50,12 @@ from stratalog.format.frame import (
     check_body,
     decode_header,
     encode_header,
+)
+from stratalog.format.manifest import (
+    decode_adoption,
+    decode_manifest,
+    encode_adoption,
+    encode_manifest,
 )
 from stratalog.format.merge import Part, merge
 from stratalog.format.segment import (
@@ -429,3 +436,20 @@ def test_golden_files_are_never_made_again() -> None:
     assert run.returncode == 1
     assert "never made again" in run.stderr
     assert {path: path.stat().st_mtime_ns for path in HERE.rglob("v*/**/*")} == before
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_manifest_is_read_and_written_as_it_was(version: str) -> None:
+    """Staged segments, and the frame that adopts them."""
+    expected = json.loads((HERE / version / "manifest.json").read_text())
+    data = (HERE / version / "batch.manifest").read_bytes()
+    manifest = decode_manifest(data)
+    assert json.loads(msgspec.json.encode(manifest)) == expected["manifest"]
+    assert encode_manifest(manifest) == data
+    body = (HERE / version / "adopt.body").read_bytes()
+    adoption = decode_adoption(body)
+    assert json.loads(msgspec.json.encode(adoption)) == expected["adoption"]
+    assert encode_adoption(adoption) == body
+    first, second = (part.placed()[0].footer for part in adoption.parts[:2])
+    assert (first.topic_id, first.first_offset, first.end_offset) == (7, 50, 70)
+    assert second.min_timestamp == manifest.created_at

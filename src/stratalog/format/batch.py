@@ -187,6 +187,13 @@ class Batch:
         batch.not_before = batch.operation = None
         return batch
 
+    def hold(self, floor: int) -> None:
+        """Let no record have an earlier time than this one."""
+        stamps = np.maximum(self.timestamps(), floor)
+        self.base_timestamp = int(stamps[0])
+        is_even = stamps[0] == stamps[-1]
+        self.timestamp_deltas = None if is_even else stamps - self.base_timestamp
+
     def has_values_only(self) -> bool:
         """Whether values, offsets and times are all there is."""
         return (

@@ -12,7 +12,8 @@ change (0 when created) in `base_offset`: the highest number wins, wherever it i
 A `DELETE` frame's body is a set of offsets in the portable format of 64-bit Roaring bitmaps.
 A `LOST` frame's body is one too: offsets that were damaged and given up by a repair. A `TIER`
 frame's body is a `Segment summary`, then the address of the cold store, UTF-8. A `DROP`
-frame's body is the topic's last `TopicBody`; that of a `SKIP` frame means nothing.
+frame's body is the topic's last `TopicBody`; that of a `SKIP` frame means nothing. That of an
+`ADOPT` frame is told of under manifests; it belongs to no topic, and its header has the id 0.
 
 A `RESERVE` frame's body is its number, again the highest wins; the offset that an ephemeral
 topic goes on from is in `base_offset`.
@@ -92,20 +93,20 @@ _topic_decoder = msgspec.msgpack.Decoder(TopicBody)
 
 def encode_topic(topic: TopicBody) -> bytes:
     """The body of a `TOPIC` frame."""
-    return _wrap(_encoder.encode(topic))
+    return wrap(_encoder.encode(topic))
 
 
 def decode_topic(body: bytes) -> TopicBody:
     """Read the body of a `TOPIC` frame."""
     try:
-        return _topic_decoder.decode(_unwrap(body))
+        return _topic_decoder.decode(unwrap(body))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptionError(f"topic frame does not decode: {error}") from error
 
 
 def encode_delete(offsets: BitMap64) -> bytes:
     """The body of a `DELETE` frame."""
-    return _wrap(offsets.serialize())
+    return wrap(offsets.serialize())
 
 
 def encode_deletes(offsets: BitMap64, bytes_max: int) -> Iterator[bytes]:
@@ -123,7 +124,7 @@ def encode_deletes(offsets: BitMap64, bytes_max: int) -> Iterator[bytes]:
 
 def decode_delete(body: bytes) -> BitMap64:
     """Read the body of a `DELETE` frame."""
-    return decode_offsets(_unwrap(body))
+    return decode_offsets(unwrap(body))
 
 
 def decode_offsets(data: bytes) -> BitMap64:
@@ -141,12 +142,12 @@ def decode_offsets(data: bytes) -> BitMap64:
 
 def encode_tier(summary: Summary, location: str) -> bytes:
     """The body of a `TIER` frame."""
-    return _wrap(SUMMARY.pack(*summary) + location.encode())
+    return wrap(SUMMARY.pack(*summary) + location.encode())
 
 
 def decode_tier(body: bytes) -> tuple[Summary, str]:
     """Read the body of a `TIER` frame: the segment, and where it is."""
-    data = _unwrap(body)
+    data = unwrap(body)
     summaries = decode_summaries(data[:SUMMARY_BYTES])
     if not summaries:
         raise CorruptionError("tier frame cut short")
@@ -184,11 +185,13 @@ def decode_floor(body: bytes) -> tuple[int, str]:
     return evicted_below, REASONS[reason]
 
 
-def _wrap(data: bytes) -> bytes:
+def wrap(data: bytes) -> bytes:
+    """A control body around bytes of any length."""
     return b"".join((PREFIX.pack(len(data), 0), data, bytes(-len(data) % ALIGNMENT)))
 
 
-def _unwrap(body: bytes) -> bytes:
+def unwrap(body: bytes) -> bytes:
+    """The bytes in a control body; raises `CorruptionError`."""
     if len(body) < PREFIX.size:
         raise CorruptionError("control body cut short")
     length, reserved = PREFIX.unpack_from(body)

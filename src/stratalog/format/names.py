@@ -12,14 +12,24 @@
     <store>/snapshots/<number>.snap      all projections at one position of the log
     <store>/snapshots/<number>.tmp       a snapshot being written
     <store>/quarantine/<name>            damaged bytes that a repair took out of use
+    <store>/incoming/<unique>.seg        a staged segment, written beside the store's writer
+    <store>/incoming/<unique>.tmp        the same, or a manifest, being written
+    <store>/incoming/<key>.manifest      staged segments that are to be adopted; put there once
+    <store>/incoming/<key>.rejected      a manifest that could not be: why, a line break, itself
 
 A user's name is never a path: topics have interned ids, here in 16 hexadecimal digits. In the cold
-store a segment is called `<id>/<offset>.seg`, as it is here.
+store a segment is called `<id>/<offset>.seg`, as it is here. What is unique has the nanoseconds of
+its creation in 20 digits, a dash and 32 random hexadecimal digits; the key of a manifest is 32
+hexadecimal digits (XXH3-128 of the writer's name), a dash and 20 digits (the batch).
 """
 
 from __future__ import annotations
 
 import os
+import re
+import secrets
+
+from xxhash import xxh3_128_hexdigest
 
 from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 
@@ -112,6 +122,26 @@ def snapshot_path(root: str, number: int, suffix: str = ".snap") -> str:
 def quarantine_path(root: str, name: str) -> str:
     """A copy of what a repair took out of use."""
     return os.path.join(root, "quarantine", name)
+
+
+def incoming_path(root: str, name: str = "") -> str:
+    """The directory of what is to be adopted, or a file in it."""
+    return os.path.join(root, "incoming", name) if name else os.path.join(root, "incoming")
+
+
+def unique_name(now: int) -> str:
+    """A name that nobody else has, and that tells its age; without a suffix."""
+    return f"{now:0{_DIGITS}d}-{secrets.token_hex(16)}"
+
+
+def is_staged_name(name: str) -> bool:
+    """Whether a name, without its suffix, is one of a staged segment."""
+    return re.fullmatch("[0-9]{20}-[0-9a-f]{32}", name, re.ASCII) is not None
+
+
+def manifest_key(writer: str, batch: int) -> str:
+    """The name of a manifest, without its suffix: those of one writer in the order of batches."""
+    return f"{xxh3_128_hexdigest(writer.encode())}-{batch:0{_DIGITS}d}"
 
 
 def parse_numbered(name: str, suffix: str = ".log") -> int | None:

@@ -63,6 +63,9 @@ Segment summary, little-endian, one per segment in a topic's state:
 
 Offsets between two batches, and at the end of the segment behind the last one, were removed by a
 rewrite: the segment answers for them, and the answer is that there is nothing.
+
+A segment that was staged and adopted has the topic's id 0 everywhere but in its footer, and its
+frames and its index count from 0: see manifests.
 """
 
 from __future__ import annotations
@@ -189,12 +192,17 @@ def encode_index(entries: Index) -> bytes:
 
 
 def decode_index(data: bytes, footer: SegmentFooter) -> Index:
-    """Read and verify the index section: batches in order, each inside of the file."""
+    """Read and verify the index section: batches in order, each inside of the file.
+
+    That of a segment which was staged becomes what it would be, had it been written in its place.
+    """
     if len(data) != footer.index_count * INDEX_BYTES:
         raise CorruptionError(f"segment index cut short: {len(data)} bytes")
     if xxh3_64_intdigest(data) != footer.index_checksum:
         raise CorruptionError("segment index checksum does not match")
     index = np.frombuffer(data, INDEX_DTYPE)
+    if len(index) and footer.first_offset > int(index["base_offset"][0]) == 0:
+        index = place_index(index, footer.first_offset, footer.min_timestamp)
     if len(index):
         check_index(index, footer.index_position)
         bases, counts = index["base_offset"], index["count"]
@@ -214,6 +222,15 @@ def decode_index(data: bytes, footer: SegmentFooter) -> Index:
     ):
         raise CorruptionError("segment index is empty, and the segment is not")
     return index
+
+
+def place_index(index: Index, first: int, floor: int) -> Index:
+    """The index of a staged segment, once its first record has an offset and a least time."""
+    placed = index.copy()
+    placed["base_offset"] += np.uint64(first)
+    for name in ("min_timestamp", "max_timestamp"):
+        placed[name] = np.maximum(placed[name], floor)
+    return placed
 
 
 def check_index(index: Index, end: int) -> None:

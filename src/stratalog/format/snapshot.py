@@ -82,7 +82,7 @@ class LogState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shards: dict[int, int]
 
 
-class CatalogState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CatalogState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """All topics."""
 
     next_topic_id: int
@@ -93,6 +93,10 @@ class CatalogState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topics: list[TopicState]
     dropped: list[int]
     """Topics that are gone, and whose files may not be yet."""
+    writers: dict[str, int] = {}
+    """The newest batch that was adopted of each writer of several."""
+    once: list[str] = []
+    """Writers whose only batch was adopted, those of late."""
 
 
 class Snapshot(NamedTuple):

@@ -11,14 +11,21 @@ Concurrency: one thread at a time calls `advance`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from stratalog.errors import CorruptionError, DamagedError
 from stratalog.format.control import TopicBody, decode_offsets
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
+from stratalog.format.manifest import Adoption, Placed, decode_adoption
 from stratalog.format.multi import decode_multi
-from stratalog.format.names import log_file_path, log_path, parse_shard, shard_path
+from stratalog.format.names import (
+    incoming_path,
+    log_file_path,
+    log_path,
+    parse_shard,
+    shard_path,
+)
 from stratalog.format.segment import decode_summaries
 from stratalog.format.snapshot import Snapshot, TopicState
 from stratalog.fs import FileSystem
@@ -28,6 +35,7 @@ from stratalog.log.scan import Damage, ReleasedError, ShardScanner
 from stratalog.log.topic import TopicLog
 from stratalog.projections.router import apply
 from stratalog.projections.snapshot import SnapshotFiles
+from stratalog.projections.writers import Writers
 from stratalog.segments.history import History
 from stratalog.segments.pool import SegmentPool
 
@@ -54,6 +62,11 @@ class Replay:
         self.next_topic_id = 1
         self.dropped: set[int] = set()
         """Topics that are gone, and whose files may not be."""
+        self.writers = Writers()
+        self.replacements: list[Placed] = []
+        """Segments that were adopted in the place of others, and may not be there yet."""
+        self.finished: set[str] = set()
+        """Names of staged segments that were adopted before: what is not ahead is not needed."""
         self.generation = 0
         """Changes whenever a topic comes or goes."""
         self.problems: dict[int, list[str]] = {}
@@ -81,6 +94,7 @@ class Replay:
         self.epochs = dict(catalog.epochs)
         self.dropped = set(catalog.dropped)
         self.pool.cold_location = catalog.cold
+        self.writers.restore(catalog.writers, catalog.once)
         present = {state.id for state in catalog.topics}
         for id in self.topics.keys() - present:
             if id < catalog.next_topic_id:
@@ -216,6 +230,9 @@ class Replay:
         """Take in a frame of one topic; the body is needed of control frames only."""
         if header.topic_id in self.dropped:
             return
+        if header.type == FrameType.ADOPT:
+            self._replay_adoption(self.reader.path(file), position, body)
+            return
         topic = self._topic(header.topic_id)
         self._touched.add(topic)
         if header.type == FrameType.RECORDS:
@@ -240,8 +257,48 @@ class Replay:
         elif header.type == FrameType.DROP:
             self.drop(topic)
 
+    def _replay_adoption(self, path: str, position: int, body: bytes) -> None:
+        try:
+            adoption = decode_adoption(body)
+        except CorruptionError as error:
+            raise CorruptionError(f"{path} at position {position}: {error}") from error
+        for part in adoption.parts:
+            if part.topic_id not in self.dropped:
+                self._touched.add(self._topic(part.topic_id))
+        self.take_in(adoption, publish=False)
+
+    def take_in(self, adoption: Adoption, *, publish: bool) -> None:
+        """Make what an `ADOPT` frame says state; may be repeated."""
+        self.writers.note(adoption.writer, adoption.batch, once=adoption.once)
+        for part in adoption.parts:
+            placed = part.placed()
+            topic = self.topics.get(part.topic_id)
+            if not publish:
+                self.finished.update(one.staged.name for one in placed)
+            if topic is None:
+                continue  # dropped since
+            if part.kind == "replace":
+                self.replacements += placed
+            else:
+                topic.history.note_adopted(map(self.pool.staged, placed))
+                if publish and placed[-1].footer.end_offset > topic.committed:
+                    topic.committed = placed[-1].footer.end_offset
+                    topic.wake()
+
+    def finish_replacements(self) -> None:
+        """Put segments in the place of those that they replace; for the writer."""
+        staged = set(self._fs.listdir(incoming_path(self._root))) if self.replacements else set()
+        while self.replacements:
+            one = self.replacements[0]
+            topic = self.topics.get(one.footer.topic_id)
+            name = f"{one.staged.name}.seg"
+            if topic is not None and name in staged:
+                topic.history.exchange(incoming_path(self._root, name), one, topic.earliest)
+            del self.replacements[0]
+
     def drop(self, topic: TopicLog) -> None:
         """Forget a topic, but not that it was there."""
+        self.finished |= topic.history.staged_names()
         topic.is_dropped = True
         topic.wake()
         self.topics.pop(topic.id, None)
@@ -266,7 +323,8 @@ class Replay:
         if history.is_stale:
             problems = history.discover(topic.earliest)
             self.problems[topic.id] = problems
-            topic.resume(history.checkpointed, history.newest_timestamp())
+            end = max(history.checkpointed, history.adopted_end)
+            topic.resume(end, history.newest_timestamp())
         if not topic.is_ephemeral:
             topic.trim(history.checkpointed)
         if len(topic.index):
@@ -277,6 +335,7 @@ class Replay:
     def clean_up(self) -> None:
         """Remove what a crash left unfinished; for the writer, once nothing is found damaged."""
         self.snapshots.clean()
+        self.finish_replacements()
         for topic in self.topics.values():
             topic.history.clean_up(topic.earliest)
 
@@ -288,12 +347,17 @@ class Replay:
 
     def lost(self, topic: TopicLog) -> list[tuple[int, int]]:
         """First and last of the offsets that neither the log nor a repair accounts for."""
-        start = max(topic.earliest, topic.history.checkpointed)
-        return [
-            (first, last)
-            for first, last in topic.index.holes(start)
-            if not topic.history.is_given_up(first, last)
-        ]
+        history = topic.history
+        start = max(topic.earliest, history.checkpointed)
+        holes = topic.index.holes(start)
+        if history.adopted_end > start:
+            newest = topic.index.place(len(topic.index) - 1) if len(topic.index) else None
+            end = start if newest is None else max(start, newest.base_offset + newest.count)
+            if history.adopted_end > end:
+                holes.append((end, history.adopted_end - 1))
+            for segment in history.ahead.segments:
+                holes = list(_without(holes, segment.first, segment.end))
+        return [hole for hole in holes if not history.is_given_up(*hole)]
 
     def damage(self) -> DamagedError | None:
         """What a write to this directory must be answered with, if anything."""
@@ -314,3 +378,12 @@ class Replay:
             "everything else can be read, but nothing can be written: restore the damaged file "
             "from a copy, or run `stratalog repair`; with --dry-run it only says what it would do."
         )
+
+
+def _without(ranges: list[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:
+    """Ranges, each with its last, without what is between two offsets."""
+    for low, high in ranges:
+        if low < first:
+            yield low, min(high, first - 1)
+        if high >= end:
+            yield max(low, end), high

@@ -13,14 +13,18 @@ from stratalog.format.control import encode_checkpoint
 from stratalog.format.merge import NEVER, Block, Part, merge
 from stratalog.log.topic import TopicLog
 from stratalog.model import Gap
-from stratalog.segments.history import Chain, Mark
+from stratalog.segments.chain import Chain, Mark
 from stratalog.segments.read import read_batches
 from stratalog.segments.segment import Segment
-from stratalog.segments.writer import SegmentWriter
+from stratalog.segments.writer import SegmentWriter, put_in_place
 
 BATCH_BYTES = 512 << 10
 """What batches are merged to. A batch is verified as a whole: at this size the first read of a
 record takes 100 us, those after it 8, and a scan reads 40 M records/s (256 KiB: 60 us, and 30)."""
+
+
+# Below this, a segment that was adopted is copied: it takes as long as to give the file its place.
+_WHOLE_BYTES_MIN = 4 << 20
 
 
 def _no_rest() -> None:
@@ -37,7 +41,12 @@ def checkpoint(topic: TopicLog, now: int, rest: Callable[[], None] = _no_rest) -
     if topic.is_ephemeral or topic.history.checkpointed >= end:
         return False
     try:
-        _copy(topic, end, now, rest)
+        for adopted in _whole(topic):
+            if adopted.first > topic.history.checkpointed:
+                _copy(topic, adopted.first, now, rest)
+            _take_in(topic, adopted, now)
+        if topic.history.checkpointed < end:
+            _copy(topic, end, now, rest)
     except BaseException:
         # Begin again from what is durable.
         writer, topic.history.writer = topic.history.writer, None
@@ -70,6 +79,32 @@ def seal(topic: TopicLog, now: int) -> None:
     writer = topic.history.writer or _resume(topic)
     if writer is not None:
         _seal(topic, writer, topic.history.checkpointed, now)
+
+
+def _whole(topic: TopicLog) -> list[Segment]:
+    """Segments that were adopted and are large enough to stay the files they are.
+
+    Smaller ones are copied, as if they were in the log: many of them would be many segments.
+    """
+    history = topic.history
+    bytes_min = min(_WHOLE_BYTES_MIN, topic.options.segment_bytes // 8)
+    return [
+        one
+        for one in history.ahead.segments
+        if one.summary.bytes >= bytes_min and one.first >= history.checkpointed
+    ]
+
+
+def _take_in(topic: TopicLog, adopted: Segment, now: int) -> None:
+    """Make a segment that was adopted the next of the chain, without a look at its records."""
+    seal(topic, now)
+    history, summary = topic.history, adopted.summary
+    assert adopted.placed is not None
+    footer = adopted.placed.footer
+    put_in_place(history.pool.fs, adopted.path, history.directory, footer, summary.bytes)
+    segment = history.pool.segment(topic.id, summary)
+    _publish(topic, [*_sealed(topic), segment], segment.end, Mark(segment.end, 0))
+    history.copied.remove(adopted)  # its file is what was moved
 
 
 def _copy(topic: TopicLog, end: int, now: int, rest: Callable[[], None]) -> None:
@@ -151,6 +186,9 @@ def _publish(topic: TopicLog, segments: Iterable[Segment], checkpointed: int, ma
     history.mark = mark
     with topic.shard.commit_lock:
         topic.trim(checkpointed)
+    for adopted in history.leave_behind():
+        history.pool.forget(adopted)
+        history.copied.append(adopted)
 
 
 def _resume(topic: TopicLog) -> SegmentWriter | None:

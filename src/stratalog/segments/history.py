@@ -4,7 +4,8 @@ Owns: `topics/<id>/`, and what control frames said about the topic's records.
 
 Invariants:
 - The segments of the chain follow each other without a hole, from the topic's earliest offset to
-  `checkpointed`. Everything from there on is in the log.
+  `checkpointed`. Everything from there on is in the log, or in a segment that was adopted and that
+  no checkpoint has reached yet: those are `ahead`.
 - Floors only rise, and `deleted` and `lost` only grow.
 - While a segment is both here and in the cold store, the one here is read.
 
@@ -17,52 +18,21 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from bisect import bisect_right
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from pyroaring import BitMap64
 
 from stratalog.errors import CorruptionError, FormatError
+from stratalog.format.manifest import Placed
 from stratalog.format.names import parse_numbered, topic_path
 from stratalog.format.segment import HEADER_BYTES, Index, State, Summary
+from stratalog.fs import FileSystem
+from stratalog.segments.chain import Chain, Mark
 from stratalog.segments.pool import SegmentPool
 from stratalog.segments.segment import Segment, check_segment_header, scan_index
-from stratalog.segments.writer import SegmentWriter
+from stratalog.segments.writer import SegmentWriter, put_in_place
 
 _ATTEMPTS_MAX = 5
-
-
-class Chain(NamedTuple):
-    """Segments in the order of their offsets."""
-
-    segments: tuple[Segment, ...]
-    firsts: tuple[int, ...]
-
-    @classmethod
-    def of(cls, segments: Iterable[Segment]) -> Chain:
-        """A chain of these."""
-        chosen = tuple(segments)
-        return cls(chosen, tuple(segment.first for segment in chosen))
-
-    @property
-    def end(self) -> int:
-        """The first offset behind all of them; 0 if there is none."""
-        return self.segments[-1].end if self.segments else 0
-
-    def find(self, offset: int) -> Segment | None:
-        """The segment that answers for an offset."""
-        number = bisect_right(self.firsts, offset) - 1
-        if number < 0 or offset >= self.segments[number].end:
-            return None
-        return self.segments[number]
-
-
-class Mark(NamedTuple):
-    """What the newest `CHECKPOINT` frame says of the open segment."""
-
-    segment: int
-    position: int
 
 
 def _nothing() -> None:
@@ -73,9 +43,10 @@ class History:
     """Where a topic's records are that left the log."""
 
     __slots__ = (
-        "chain", "checkpointed", "cold", "compacted_below", "consumed_below", "delete_lock",
-        "deleted", "directory", "evicted_below", "evicted_reason", "examined", "is_stale", "lost",
-        "mark", "pool", "refresh", "tombstone_due", "topic_id", "writer",
+        "adopted_end", "ahead", "chain", "checkpointed", "cold", "compacted_below",
+        "consumed_below", "copied", "delete_lock", "deleted", "directory", "evicted_below",
+        "evicted_reason", "examined", "is_stale", "lost", "mark", "pool", "refresh",
+        "tombstone_due", "topic_id", "writer",
     )  # fmt: skip
 
     def __init__(self, pool: SegmentPool, topic_id: int) -> None:
@@ -83,8 +54,14 @@ class History:
         self.topic_id = topic_id
         self.directory = topic_path(pool.root, topic_id)
         self.chain = Chain.of(())
+        self.ahead = Chain.of(())
+        """Segments that were adopted, where they were staged, until a checkpoint reaches them."""
+        self.adopted_end = 0
+        """The first offset behind all that was adopted since the snapshot."""
+        self.copied: list[Segment] = []
+        """Those of them that a checkpoint has copied, and whose files may go once it is marked."""
         self.checkpointed = 0
-        """The first offset that is not in a segment."""
+        """The first offset that is not in a segment of the chain."""
         self.mark = Mark(0, 0)
         self.evicted_below = 0
         """Below this, records went without being asked for."""
@@ -126,17 +103,28 @@ class History:
         first = chain[0].first_offset if chain else self.checkpointed
         return [self.cold[key] for key in sorted(self.cold) if key < first] + chain
 
+    def find(self, offset: int) -> Segment | None:
+        """The segment that answers for an offset; None if that is the log."""
+        # In this order: a checkpoint adds to the chain before it takes from those ahead.
+        ahead = self.ahead
+        return self.chain.find(offset) or ahead.find(offset)
+
+    def segments(self) -> list[Segment]:
+        """All segments in order, those ahead included, each once."""
+        ahead, chain = self.ahead.segments, self.chain
+        return [*chain.segments, *(one for one in ahead if one.first >= chain.end)]
+
     def newest_timestamp(self) -> int:
         """Nanoseconds of the newest record in a segment; 0 if there is none."""
-        return max((s.summary.max_timestamp for s in self.chain.segments), default=0)
+        return max((s.summary.max_timestamp for s in self.segments()), default=0)
 
     def total_bytes(self) -> int:
         """Bytes of all segments, wherever they are."""
-        return sum(segment.summary.bytes for segment in self.chain.segments)
+        return sum(segment.summary.bytes for segment in self.segments())
 
     def stats(self) -> dict[str, int]:
         """Numbers for the topic's statistics."""
-        segments = self.chain.segments
+        segments = self.segments()
         return {
             "segments": len(segments),
             "cold_segments": sum(segment.is_cold for segment in segments),
@@ -157,6 +145,35 @@ class History:
         """A segment is in the cold store."""
         self.cold[summary.first_offset] = summary
         self.is_stale = True
+
+    def note_adopted(self, segments: Iterable[Segment]) -> None:
+        """Segments were adopted: the topic has them, where they were staged."""
+        known = {segment.first for segment in self.ahead.segments}
+        new = [one for one in segments if one.end > self.checkpointed and one.first not in known]
+        if new:
+            together = sorted([*self.ahead.segments, *new], key=lambda one: one.first)
+            self.ahead = Chain.of(together)
+            self.adopted_end = max(self.adopted_end, self.ahead.end)
+            self.is_stale = True
+
+    def leave_behind(self) -> list[Segment]:
+        """Forget segments ahead that the chain has caught up with; returns them."""
+        ahead = self.ahead.segments
+        if not ahead or ahead[0].end > self.checkpointed:
+            return []
+        self.ahead = Chain.of(one for one in ahead if one.end > self.checkpointed)
+        return [one for one in ahead if one.end <= self.checkpointed]
+
+    def staged_names(self) -> set[str]:
+        """Names of segments whose files are needed where they were staged."""
+        paths = [segment.path for segment in (*self.ahead.segments, *self.copied)]
+        return {os.path.splitext(os.path.basename(path))[0] for path in paths}
+
+    def remove_copied(self) -> None:
+        """Remove staged files whose records are in the chain, and durably known to be."""
+        while self.copied:
+            self.pool.fs.unlink(self.copied[-1].path)
+            self.copied.pop()
 
     # --- what the directory says ----------------------------------------------------------
 
@@ -182,7 +199,9 @@ class History:
             except FormatError as error:
                 problems.append(str(error))
                 continue
-            if summary.end_offset > earliest:
+            # One that is inside of the one before it was replaced by that.
+            is_covered = bool(found) and summary.end_offset <= found[-1].end
+            if summary.end_offset > earliest and not is_covered:
                 if segment is None or segment.summary != summary:
                     segment = self.pool.segment(self.topic_id, summary)
                 found.append(segment)
@@ -191,7 +210,23 @@ class History:
         if self.mark.position and self.mark.segment in _numbers(names, ".open") - sealed:
             found += self._open_segment(known, problems)
         self.chain = Chain.of(found)
-        return problems + self._holes(earliest)
+        self.leave_behind()
+        return problems + self._holes(earliest) + self._missing_ahead()
+
+    def _missing_ahead(self) -> list[str]:
+        """What is wrong with segments ahead; they are forgotten, and what they had is a hole."""
+        problems = []
+        for segment in self.ahead.segments:
+            size = _size(self.pool.fs, segment.path)
+            if size == segment.summary.bytes:
+                continue
+            self.ahead = Chain.of(one for one in self.ahead.segments if one is not segment)
+            if not self.is_given_up(segment.first, segment.end - 1):
+                problems.append(
+                    f"{segment.path} has {size} of the {segment.summary.bytes} bytes that were "
+                    f"adopted (topic {self.topic_id}, offsets {segment.first} to {segment.end - 1})"
+                )
+        return problems
 
     def _summary(self, segment: Segment | None, first: int, *, is_here: bool) -> Summary:
         """What a segment holds: as known, or as its file says."""
@@ -286,11 +321,37 @@ class History:
         finally:
             file.close()
 
+    def exchange(self, path: str, placed: Placed, earliest: int) -> None:
+        """Put a staged segment in the place of those whose offsets it has; may be repeated."""
+        footer = placed.footer
+        put_in_place(self.pool.fs, path, self.directory, footer, placed.staged.bytes)
+        for segment in self.chain.segments:
+            if footer.first_offset <= segment.first < footer.end_offset:
+                self.pool.forget(segment)
+                self.examined.pop(segment.first, None)
+                if segment.first > footer.first_offset:
+                    self.pool.fs.unlink(segment.path)
+        self.pool.fs.sync_dir(self.directory)
+        self.compacted_below = min(self.compacted_below, footer.first_offset)
+        self.discover(earliest)
+
     def replace(self, segment: Segment) -> None:
         """Put another in the place of the segment with the same first offset."""
         self.chain = Chain.of(
             segment if one.first == segment.first else one for one in self.chain.segments
         )
+
+
+def _size(fs: FileSystem, path: str) -> int:
+    """Bytes of a file; 0 if it is gone."""
+    try:
+        file = fs.open(path, "read")
+    except FileNotFoundError:
+        return 0
+    try:
+        return file.size()
+    finally:
+        file.close()
 
 
 def open_summary(first: int, end: int, created_at: int, index: Index) -> Summary:

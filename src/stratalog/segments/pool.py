@@ -28,8 +28,9 @@ from stratalog.errors import (
     FormatError,
     UnsupportedVersionError,
 )
-from stratalog.format.names import cold_name, segment_name, topic_path
-from stratalog.format.segment import Index, SegmentFooter, State, Summary
+from stratalog.format.manifest import Placed
+from stratalog.format.names import cold_name, incoming_path, segment_name, topic_path
+from stratalog.format.segment import Index, SegmentFooter, State, Summary, place_index
 from stratalog.fs import File, FileSystem, NotMappedError, forget_pages
 from stratalog.fs.cold import ColdStore, open_cold
 from stratalog.segments.segment import (
@@ -84,6 +85,11 @@ class SegmentPool:
         else:
             path = self.path(topic_id, summary.first_offset, summary.state)
         return Segment(self, topic_id, path, summary)
+
+    def staged(self, placed: Placed) -> Segment:
+        """A segment that was adopted, and still is where it was staged."""
+        path = incoming_path(self.root, f"{placed.staged.name}.seg")
+        return Segment(self, placed.footer.topic_id, path, placed.summary(), placed)
 
     def path(self, topic_id: int, first: int, state: int) -> str:
         """The local file of a segment."""
@@ -203,7 +209,7 @@ class SegmentPool:
             return file.pread(min(length, end - position), position)
 
         check_segment_header(fetch, segment.topic_id, segment.first)
-        index = scan_index(fetch, segment.topic_id, end)
+        index = scan_index(fetch, segment.topic_id, end, segment.first)
         found = index_end(index)
         if file.path == sealed_path:
             records = int(index["count"].sum(dtype=np.uint64))
@@ -246,13 +252,19 @@ class SegmentPool:
 
     def _index(self, segment: Segment, fetch: Fetch, size: int) -> Index:
         try:
-            return read_index(fetch, read_footer(fetch, size, segment.topic_id, segment.first))
+            footer = None if segment.placed is None else segment.placed.footer
+            if footer is None:
+                footer = read_footer(fetch, size, segment.topic_id, segment.first)
+            elif size != segment.summary.bytes:
+                raise CorruptionError(f"{size} bytes, {segment.summary.bytes} were adopted")
+            return read_index(fetch, footer)
         except UnsupportedVersionError:
             raise  # whole, and not ours to judge
         except FormatError as error:
             # The batches are what matters, and each has its own checksums.
             check_segment_header(fetch, segment.topic_id, segment.first)
-            index = scan_index(fetch, segment.topic_id, size)
+            index = scan_index(fetch, segment.topic_id, size, segment.first)
+            index = place_index(index, 0, segment.summary.min_timestamp)
             # Behind a header that is damaged too, nothing was found: that is not nothing there.
             if int(index["count"].sum(dtype=np.uint64)) != segment.summary.records:
                 found = int(index["base_offset"][-1] + index["count"][-1]) if len(index) else None

@@ -78,7 +78,7 @@ def _next_parts(
     if start < topic.earliest:
         yield from _below_floor(topic, start, min(end, topic.earliest))
         return
-    segment = history.chain.find(start)
+    segment = history.find(start)
     if segment is not None:
         if cold is not None and segment.is_cold:
             cold.add(segment.first)
@@ -96,7 +96,7 @@ def _is_gone(topic: TopicLog, segment: Segment) -> bool:
     """Whether a segment that the cold store does not give is no longer part of the topic."""
     topic.history.refresh()
     topic.check_dropped()
-    current = topic.history.chain.find(segment.first)
+    current = topic.history.find(segment.first)
     return segment.end <= topic.earliest or current is not segment
 
 
@@ -243,7 +243,7 @@ def read_one(topic: TopicLog, offset: int) -> Record | None:
     history = topic.history
     if offset < topic.earliest or topic.options.ttl is not None or offset in history.deleted:
         return None
-    segment = history.chain.find(offset)
+    segment = history.find(offset)
     if segment is None:
         return None
     try:
@@ -263,17 +263,19 @@ def offset_at(topic: TopicLog, timestamp: int) -> int:
         # One that was rewritten to nothing has no times.
         segments = [
             one
-            for one in topic.history.chain.segments
+            for one in topic.history.segments()
             if one.summary.records and one.end > topic.earliest
         ]
         number = bisect_left(segments, timestamp, key=lambda one: one.summary.max_timestamp)
+        in_log = index.find_time(timestamp)
+        place = index.place(in_log) if in_log < len(index) else None
         try:
-            if number < len(segments):
+            # What was adopted may have records before it that are in the log.
+            first = segments[number].first if number < len(segments) else topic.committed
+            if number < len(segments) and (place is None or place.base_offset >= first):
                 return max(segments[number].offset_at(timestamp), topic.earliest)
-            number = index.find_time(timestamp)
-            if number >= len(index):
+            if place is None:
                 return topic.committed
-            place = index.place(number)
             for batch in _read_run(topic, [place]):
                 return max(batch.offset_at(timestamp), topic.earliest)
         except ColdStoreError:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stratalog.format.names import cold_name, topic_path
 from stratalog.log.topic import TopicLog
-from stratalog.segments.history import Chain
+from stratalog.segments.chain import Chain
 from stratalog.segments.pool import SegmentPool
 from stratalog.segments.segment import Segment
 

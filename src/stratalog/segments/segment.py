@@ -26,6 +26,7 @@ from stratalog.errors import CorruptionError, FormatError
 from stratalog.format.batch import Batch
 from stratalog.format.frame import HEADER_BYTES as FRAME_BYTES
 from stratalog.format.frame import MAGIC, FrameHeader, FrameType, check_body, decode_header
+from stratalog.format.manifest import Placed
 from stratalog.format.segment import (
     FOOTER_BYTES,
     HEADER_BYTES,
@@ -65,9 +66,16 @@ class Slice(NamedTuple):
 class Segment:
     """A file of records: what it holds in short, and the way to them."""
 
-    __slots__ = ("_loaded", "_pool", "is_used", "path", "summary", "topic_id")
+    __slots__ = ("_loaded", "_pool", "is_used", "path", "placed", "summary", "topic_id")
 
-    def __init__(self, pool: SegmentPool, topic_id: int, path: str, summary: Summary) -> None:
+    def __init__(
+        self,
+        pool: SegmentPool,
+        topic_id: int,
+        path: str,
+        summary: Summary,
+        placed: Placed | None = None,
+    ) -> None:
         self._pool = pool
         self._loaded: Loaded | None = None
         self.is_used = False
@@ -76,6 +84,8 @@ class Segment:
         self.path = path
         """Of the file; of a cold one, its name in the cold store."""
         self.summary = summary
+        self.placed = placed
+        """Of one that was adopted and still is where it was staged: its name and its place."""
 
     @property
     def first(self) -> int:
@@ -151,7 +161,7 @@ class Loaded:
 
     __slots__ = (
         "_fetch", "_gate", "_note", "_recent", "_release", "_segment", "_whole", "bases",
-        "counts", "index", "lengths", "max_timestamps", "positions",
+        "counts", "floors", "index", "lengths", "max_timestamps", "positions",
     )  # fmt: skip
 
     def __init__(
@@ -179,6 +189,7 @@ class Loaded:
         self.positions: list[int] = index["position"].tolist()
         self.lengths: list[int] = index["length"].tolist()
         self.counts: list[int] = index["count"].tolist()
+        self.floors: list[int] = index["min_timestamp"].tolist()
         self.max_timestamps: list[int] = index["max_timestamp"].tolist()
 
     def release(self) -> None:
@@ -213,8 +224,12 @@ class Loaded:
         header, body = self._verify(number, data)
         try:
             if self._whole is None:
-                return Batch.parse(header, body)
-            return Batch.parse(header, self._whole, self.positions[number] + FRAME_BYTES)
+                batch = Batch.parse(header, body)
+            else:
+                batch = Batch.parse(header, self._whole, self.positions[number] + FRAME_BYTES)
+            if header.base_timestamp < self.floors[number]:
+                batch.hold(self.floors[number])
+            return batch
         except FormatError as error:
             raise self._damaged(number, error) from error
 
@@ -225,6 +240,8 @@ class Loaded:
     def _verify(self, number: int, data: bytes | memoryview) -> tuple[FrameHeader, memoryview]:
         try:
             header = decode_header(bytes(data[:FRAME_BYTES]), seed=0)
+            if not header.topic_id:
+                header = place_header(header, self._segment.topic_id, self._segment.first)
             if (
                 header.type != FrameType.RECORDS
                 or header.topic_id != self._segment.topic_id
@@ -271,7 +288,8 @@ def read_index(fetch: Fetch, footer: SegmentFooter) -> Index:
 def check_segment_header(fetch: Fetch, topic_id: int, first: int) -> int:
     """Raise unless a segment starts as this one must; returns when it was begun."""
     header = decode_segment_header(bytes(fetch(0, HEADER_BYTES)))
-    if (header.topic_id, header.first_offset) != (topic_id, first):
+    # One that was adopted has its topic and its offsets in the footer alone.
+    if (header.topic_id, header.first_offset) not in ((topic_id, first), (0, 0)):
         raise CorruptionError(
             f"segment of topic {header.topic_id} from offset {header.first_offset} is where that "
             f"of topic {topic_id} from offset {first} should be"
@@ -284,7 +302,15 @@ def index_end(index: Index) -> int:
     return int(index["position"][-1] + index["length"][-1]) if len(index) else HEADER_BYTES
 
 
-def scan_index(fetch: Fetch, topic_id: int, end: int) -> Index:
+def place_header(header: FrameHeader, topic_id: int, first: int) -> FrameHeader:
+    """The header of a frame that was staged, in a segment that starts with this offset.
+
+    Its times stay what they are: a least time is applied to the batch.
+    """
+    return header._replace(topic_id=topic_id, base_offset=header.base_offset + first)
+
+
+def scan_index(fetch: Fetch, topic_id: int, end: int, first: int = 0) -> Index:
     """The index, made again from the headers of the frames up to `end`.
 
     Stops where no header is valid: at the index of a sealed segment, or at damage.
@@ -297,6 +323,8 @@ def scan_index(fetch: Fetch, topic_id: int, end: int) -> Index:
             break
         with contextlib.suppress(FormatError):
             header = decode_header(head, seed=0)
+            if not header.topic_id:
+                header = place_header(header, topic_id, first)
             length = FRAME_BYTES + header.body_length
             if header.topic_id == topic_id and header.type == FrameType.RECORDS:
                 if position + length > end:

@@ -46,7 +46,7 @@ class SegmentWriter:
 
     def __init__(
         self, fs: FileSystem, directory: str, topic_id: int, first: int, created_at: int,
-        suffix: str = ".open",
+        suffix: str = ".open", name: str | None = None,
     ) -> None:  # fmt: skip
         self._fs = fs
         self._directory = directory
@@ -54,7 +54,13 @@ class SegmentWriter:
         self._suffix = suffix
         self.first = first
         self.created_at = created_at
-        self.path = os.path.join(directory, segment_name(first, suffix))
+        self.name = name or ""
+        """Of one that is staged."""
+        self.footer: SegmentFooter | None = None
+        """What it was sealed with."""
+        stem = name or segment_name(first, "")
+        self._sealed_path = os.path.join(directory, f"{stem}.seg")
+        self.path = os.path.join(directory, f"{stem}{suffix}")
         self.position = 0
         self.records = 0
         self.min_timestamp = 0
@@ -123,7 +129,7 @@ class SegmentWriter:
     def seal(self, end: int, sealed_at: int) -> Summary:
         """Add index and footer, and give the file its lasting name."""
         index = encode_index(self.index())
-        footer = SegmentFooter(
+        self.footer = footer = SegmentFooter(
             self._topic_id, self.first, end, self.records, self.min_timestamp, self.max_timestamp,
             max(self.expires_at, NEVER), sealed_at, self.position, len(index) // INDEX_BYTES,
             xxh3_64_intdigest(index),
@@ -132,7 +138,7 @@ class SegmentWriter:
         size = self.position + len(index) + FOOTER_BYTES
         self.file.truncate(size)  # a failed attempt may have left more behind
         _sync(self.file)
-        self._fs.rename(self.path, os.path.join(self._directory, segment_name(self.first)))
+        self._fs.rename(self.path, self._sealed_path)
         self._fs.sync_dir(self._directory)
         self.close()
         return self.summary(end)._replace(bytes=size, state=State.SEALED)
@@ -151,6 +157,30 @@ class SegmentWriter:
     def close(self) -> None:
         """Let the file go."""
         self.file.close()
+
+    def discard(self) -> None:
+        """Let the file go for good."""
+        self.close()
+        self._fs.unlink(self.path)
+
+
+def put_in_place(
+    fs: FileSystem, path: str, directory: str, footer: SegmentFooter, size: int
+) -> None:
+    """Give a staged segment its footer, and its place among those of a topic.
+
+    May be repeated, wherever it was cut short.
+    """
+    file = fs.open(path, "write")
+    try:
+        file.pwrite([encode_footer(footer)], size - FOOTER_BYTES)
+        _sync(file)
+        fs.promise(file, size)
+    finally:
+        file.close()
+    fs.makedirs(directory)
+    fs.rename(path, os.path.join(directory, segment_name(footer.first_offset)))
+    fs.sync_dir(directory)
 
 
 def _sync(file: File) -> None:

@@ -21,13 +21,15 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from stratalog.errors import DataLossError, NotAStoreError, UnknownTopicError
+from stratalog.format.manifest import Placed
 from stratalog.format.segment import Summary
 from stratalog.log.index import FrameIndex
 from stratalog.log.reader import LogReader
 from stratalog.log.topic import TopicLog
 from stratalog.model import Gap
 from stratalog.projections.identity import read_store_file
-from stratalog.segments.history import Chain, History
+from stratalog.segments.chain import Chain
+from stratalog.segments.history import History
 from stratalog.segments.pool import SegmentPool
 from stratalog.segments.read import deleted_mask, read_batches
 from stratalog.segments.segment import Slice
@@ -58,6 +60,8 @@ class Piece:
     size: int
     """About how many bytes have to be read."""
     segment: Summary | None = None
+    staged: Placed | None = None
+    """Of a segment that was adopted, if it still is where it was staged."""
     frames: npt.NDArray[np.int64] | None = None
     """Of the log, as `FrameIndex.numbers` gives them; files are numbered as in `files`."""
     files: tuple[LogFile, ...] = ()
@@ -151,7 +155,9 @@ class PieceReader:
         """The topic, as far as the piece tells."""
         history = History(self._pool, piece.topic_id)
         history.refresh = _look_again
-        if piece.segment is not None:
+        if piece.staged is not None:
+            history.chain = Chain.of([self._pool.staged(piece.staged)])
+        elif piece.segment is not None:
             history.chain = Chain.of([self._pool.segment(piece.topic_id, piece.segment)])
         if piece.lost:
             history.lost = BitMap64.deserialize(piece.lost)

@@ -144,12 +144,12 @@ def spans_of(wanted: Range) -> Iterator[Span]:
     topic, start, end = wanted
     # The log first: what a checkpoint moves meanwhile is then in both, and never in neither.
     index = topic.index
-    for segment in topic.history.chain.segments:
+    for segment in topic.history.segments():
         if start >= end:
             return
         if segment.end <= start:
             continue
-        if segment.first > start:  # a hole: whoever reads it says what became of it
+        if segment.first > start:  # in the log, or a hole: whoever reads it says what became of it
             stop = min(end, segment.first)
             yield _span(topic, start, stop, None, index)
             start = stop
@@ -291,6 +291,7 @@ def _piece(span: Span) -> Piece:
         end=end,
         size=span.size,
         segment=None if span.segment is None else span.segment.summary,
+        staged=None if span.segment is None else span.segment.placed,
         frames=frames,
         files=files,
         deleted=_between(topic.history.deleted, start, end),

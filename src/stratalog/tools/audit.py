@@ -18,6 +18,7 @@ import msgspec
 from stratalog.errors import CorruptionError, FormatError, NotAStoreError, UnsupportedVersionError
 from stratalog.format.frame import HEADER_BYTES, FrameType
 from stratalog.format.names import (
+    incoming_path,
     log_file_path,
     log_path,
     parse_numbered,
@@ -34,6 +35,7 @@ from stratalog.format.store import STORE_BYTES, StoreFile, decode_store
 from stratalog.fs import FileSystem
 from stratalog.log.scan import TornTail
 from stratalog.log.topic import TopicLog
+from stratalog.projections.adopt import rejected
 from stratalog.projections.replay import Replay
 from stratalog.tools.checks import Checker, LocalChecker
 from stratalog.tools.damage import LogDamage, Suspect, find_suspects
@@ -89,6 +91,9 @@ def audit(fs: FileSystem, root: str, tally: Tally, checker: Checker | None = Non
             return found
         _look_at_log(found)
         _look_at_topics(found, checker)
+        for name, reason in rejected(fs, root).items():
+            path = incoming_path(root, name)
+            found.notes.append(f"{path}: a batch that was published was set aside: {reason}")
     finally:
         replay.reader.close()
         replay.pool.close()

@@ -30,8 +30,9 @@ from stratalog.format.frame import (
     FrameHeader,
     FrameType,
 )
+from stratalog.format.manifest import decode_adoption, decode_manifest
 from stratalog.format.multi import decode_multi
-from stratalog.format.names import parse_numbered
+from stratalog.format.names import is_staged_name, parse_numbered
 from stratalog.format.segment import (
     FOOTER_BYTES,
     decode_footer,
@@ -50,7 +51,7 @@ from stratalog.tools.audit import read_all
 
 Row = dict[str, Any]
 
-_DIRECTORIES = ("snapshots", "log", "topics")
+_DIRECTORIES = ("snapshots", "log", "topics", "incoming")
 
 
 def dump(path: str | os.PathLike[str], *, fs: FileSystem | None = None) -> Iterator[Row]:
@@ -88,10 +89,12 @@ def _dump_file(fs: FileSystem, path: str) -> Iterator[Row]:
         ".seg": _dump_segment,
         ".open": _dump_segment,
         ".snap": _dump_snapshot,
+        ".manifest": _dump_manifest,
     }
+    is_incoming = suffix == ".manifest" or is_staged_name(os.path.splitext(name)[0])
     if name == "store":
         rows = _dump_store(fs, path)
-    elif suffix in kinds and parse_numbered(name, suffix) is not None:
+    elif suffix in kinds and (is_incoming or parse_numbered(name, suffix) is not None):
         rows = kinds[suffix](fs, path)
     else:
         return
@@ -209,6 +212,9 @@ def _control(type: int, body: bytes) -> Row:
         return {"location": location, **summary._asdict()}
     if type == FrameType.RESERVE:
         return {"number": decode_reserve(body)}
+    if type == FrameType.ADOPT:
+        adoption: Row = msgspec.to_builtins(decode_adoption(body))
+        return adoption
     return {}
 
 
@@ -266,6 +272,17 @@ def _dump_snapshot(fs: FileSystem, path: str) -> Iterator[Row]:
         row["segments"] = [one._asdict() for one in decode_summaries(row["segments"])]
         row["topic_kind"] = row.pop("kind")
         yield {"kind": "topic", **row}
+
+
+def _dump_manifest(fs: FileSystem, path: str) -> Iterator[Row]:
+    try:
+        manifest: Row = msgspec.to_builtins(decode_manifest(read_all(fs, path)))
+    except FormatError as error:
+        yield {"kind": "manifest", "position": 0, "damage": str(error)}
+        return
+    for part in manifest["parts"]:
+        part[-1] = len(part[-1])  # what is replaced: bytes, by number
+    yield {"kind": "manifest", "position": 0, **manifest}
 
 
 def _decoded(kind: str, position: int, decode: Callable[[], Any]) -> Row:

@@ -36,13 +36,13 @@ from stratalog.format.snapshot import CatalogState
 from stratalog.format.store import StoreFile, encode_store
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import ColdStore, open_cold
+from stratalog.fs.holder import holder
 from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
 from stratalog.projections.replay import Replay
 from stratalog.projections.router import control
 from stratalog.projections.snapshot import capture
-from stratalog.store import holder
 from stratalog.tools.audit import audit, is_store
 from stratalog.tools.bridge import bridge, extend
 from stratalog.tools.cold import find_in_cold

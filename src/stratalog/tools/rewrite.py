@@ -154,6 +154,11 @@ def _blocks(fs: FileSystem, rewrite: Rewrite) -> Iterator[Block]:
             piece = pieces.pop(0)
             header = piece.header
             body = _read(fs, rewrite.check.path, piece.position + HEADER_BYTES, header.body_length)
+            if header.base_timestamp < piece.floor:
+                held = Batch.parse(header, body)
+                held.hold(piece.floor)
+                yield merge([Part(held, 0, held.count)], rewrite.topic.codec)
+                continue
             yield Block(
                 header.flags, body, header.count, header.base_offset, header.base_timestamp,
                 header.max_timestamp, piece.expires_at,

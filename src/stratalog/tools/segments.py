@@ -32,7 +32,12 @@ from stratalog.format.segment import (
     SegmentFooter,
 )
 from stratalog.fs import File, FileSystem
-from stratalog.segments.segment import check_segment_header, read_footer, read_index
+from stratalog.segments.segment import (
+    check_segment_header,
+    place_header,
+    read_footer,
+    read_index,
+)
 from stratalog.tools.report import Tally
 
 _CHUNK_BYTES = 1 << 20
@@ -47,6 +52,18 @@ class Piece(NamedTuple):
     end: int
     """The offset behind its last record."""
     expires_at: int
+    floor: int = 0
+    """No record of it has an earlier time, whatever its header says."""
+
+    @property
+    def min_timestamp(self) -> int:
+        """Nanoseconds of the first record."""
+        return max(self.header.base_timestamp, self.floor)
+
+    @property
+    def max_timestamp(self) -> int:
+        """Nanoseconds of the last record."""
+        return max(self.header.max_timestamp, self.floor)
 
 
 class Bad(NamedTuple):
@@ -101,6 +118,8 @@ class SegmentTask(NamedTuple):
     """Its end where the file itself cannot say."""
     mark: int | None = None
     """How much of an open one was durable; None for a sealed one."""
+    footer: SegmentFooter | None = None
+    """Of one that was adopted and is where it was staged: what its own will say."""
 
 
 class RangeFound(NamedTuple):
@@ -183,7 +202,7 @@ class _Check:
         self.tally = tally
         self.mark = task.mark
         self.end_hint = task.end_hint
-        self.footer: SegmentFooter | None = None
+        self.footer = task.footer
         self.entries: dict[int, tuple[int, ...]] = {}
         """What the index says, by position; empty if there is none to be trusted."""
         self.check = SegmentCheck(
@@ -217,7 +236,8 @@ class _Check:
     def _read_end(self) -> None:
         check = self.check
         try:
-            self.footer = read_footer(self.fetch, check.size, check.topic_id, check.first)
+            if self.footer is None:
+                self.footer = read_footer(self.fetch, check.size, check.topic_id, check.first)
             index = read_index(self.fetch, self.footer)
         except UnsupportedVersionError:
             raise
@@ -254,7 +274,7 @@ class _Check:
 
     def _piece(self, position: int, limit: int) -> Piece:
         head = self.fetch(position, FRAME_BYTES)
-        header = decode_header(head, seed=0)
+        header = self._header(head)
         if header.type != FrameType.RECORDS or header.topic_id != self.check.topic_id:
             raise CorruptionError("a frame that does not belong here")
         length = FRAME_BYTES + header.body_length
@@ -263,11 +283,21 @@ class _Check:
         body = self.fetch(position + FRAME_BYTES, header.body_length)
         check_body(header, body)
         batch = Batch.parse(header, body)
+        floor = 0 if self.footer is None else self.footer.min_timestamp
+        if header.base_timestamp < floor:
+            batch.hold(floor)
         self.tally.batches += 1
         self.tally.records += header.count
         self.tally.read(length, self.check.path)
         end = batch.offset_of(header.count - 1) + 1
-        return Piece(position, length, header, end, expiry(batch))
+        return Piece(position, length, header, end, expiry(batch), floor)
+
+    def _header(self, head: bytes) -> FrameHeader:
+        """A header; of a segment that was adopted, as it is in its place."""
+        header = decode_header(head, seed=0)
+        if not header.topic_id:
+            header = place_header(header, self.check.topic_id, self.check.first)
+        return header
 
     def _resync(self, position: int, limit: int) -> int:
         """Where the next batch is that may be whole."""
@@ -289,8 +319,7 @@ class _Check:
 
     def _is_whole(self, position: int, limit: int) -> bool:
         try:
-            head = self.fetch(position, FRAME_BYTES)
-            header = decode_header(head, seed=0)
+            header = self._header(self.fetch(position, FRAME_BYTES))
             if position + FRAME_BYTES + header.body_length > limit:
                 return False
             check_body(header, self.fetch(position + FRAME_BYTES, header.body_length))
@@ -318,7 +347,7 @@ class _Check:
             if header.base_offset < before.end:
                 message = f"offset {header.base_offset} comes behind {before.end - 1}"
                 self.check.faults.append(Fault("order", piece.position, message))
-            if header.base_timestamp < before.header.max_timestamp:
+            if piece.min_timestamp < before.max_timestamp:
                 message = "its records are older than those before it"
                 self.check.faults.append(Fault("order", piece.position, message))
 
@@ -354,8 +383,8 @@ def _entry(piece: Piece) -> tuple[int, ...]:
     """What the index has to say of a batch."""
     header = piece.header
     return (
-        header.base_offset, piece.position, piece.length, header.count, header.base_timestamp,
-        header.max_timestamp,
+        header.base_offset, piece.position, piece.length, header.count, piece.min_timestamp,
+        piece.max_timestamp,
     )  # fmt: skip
 
 

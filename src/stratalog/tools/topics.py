@@ -172,7 +172,7 @@ def audit_topic(
     found = TopicAudit(topic)
     if topic.is_ephemeral:
         return found
-    found.checks = [check for check in checks if check.end > topic.earliest]
+    found.checks = [check for check in _standing(checks) if check.end > topic.earliest]
     found.cold = [one for one in plan.cold if one.end_offset > topic.earliest]
     spans = [(check.first, check.end) for check in found.checks]
     spans = sorted(spans + [(one.first_offset, one.end_offset) for one in found.cold])
@@ -185,7 +185,36 @@ def audit_topic(
         (max(first, log_start), last) for first, last in replay.lost(topic) if last >= log_start
     ]
     _judge_log(found, plan, frames)
+    _look_at_ahead(fs, found, tally)
     return found
+
+
+def _standing(checks: list[SegmentCheck]) -> list[SegmentCheck]:
+    """Without those inside of the one before: replaced by it, and gone when the store is opened."""
+    found: list[SegmentCheck] = []
+    for check in checks:
+        if not found or check.is_open or check.end > found[-1].end:
+            found.append(check)
+    return found
+
+
+def _look_at_ahead(fs: FileSystem, found: TopicAudit, tally: Tally) -> None:
+    """Read segments that were adopted and that no checkpoint has reached yet."""
+    for segment in found.topic.history.ahead.segments:
+        assert segment.placed is not None
+        footer = segment.placed.footer
+        task = SegmentTask(segment.path, segment.topic_id, segment.first, segment.end, None, footer)
+        check = check_segment(fs, task, tally)
+        wrong = [(bad.position, bad.reason) for bad in check.bad]
+        wrong += [(fault.position, fault.message) for fault in check.faults]
+        for position, message in wrong:
+            found.others.append(
+                Problem(
+                    "batch", segment.path, message,
+                    "nothing: restore the file from a copy; without the file, its offsets become "
+                    "a gap", position, found.name, segment.first, segment.end - 1,
+                )
+            )  # fmt: skip
 
 
 def _known_ends(replay: Replay, topic: TopicLog) -> dict[int, int]:
@@ -265,7 +294,7 @@ def _judge_log(found: TopicAudit, plan: TopicPlan, frames: list[list[FrameFound]
     """Note frames of the log that are damaged, or older than those before them."""
     index = found.topic.index
     pieces = [check.pieces[-1] for check in found.checks if check.pieces]
-    newest = pieces[-1].header.max_timestamp if pieces else 0
+    newest = pieces[-1].max_timestamp if pieces else 0
     read = [
         (task.path, one) for task, some in zip(plan.frames, frames, strict=True) for one in some
     ]

@@ -14,6 +14,7 @@ from stratalog.format import (
     columns,
     control,
     frame,
+    manifest,
     merge,
     names,
     segment,
@@ -25,13 +26,16 @@ from stratalog.format.store import StoreFile
 
 HEAD = ["field", "type", "meaning"]
 CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q"}
-MODULES = [arrow, batch, codec, columns, control, frame, merge, names, segment, snapshot, store]
+MODULES = [
+    arrow, batch, codec, columns, control, frame, manifest, merge, names, segment, snapshot, store,
+]  # fmt: skip
 
 # In the order in which the tables stand in the docstrings.
 STRUCTS = {
     "codec": [codec.PREFIX],
     "control": [control.PREFIX, control.RESERVE, control.CHECKPOINT, control.FLOOR],
     "frame": [frame.HEADER],
+    "manifest": [manifest.HEADER],
     "segment": [segment.HEADER, segment.INDEX, segment.FOOTER, segment.SUMMARY],
     "snapshot": [snapshot.HEADER, snapshot.SECTION],
     "store": [store.STORE],
