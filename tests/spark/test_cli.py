@@ -87,3 +87,18 @@ def test_without_pyspark_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(UsageError, match=r"pip install 'stratalog\[spark\]'"):
         session()
+
+
+def test_report_writes_a_page_and_prints_a_table(
+    spark: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or prints JSON, and then writes nothing that was not asked for."""
+    monkeypatch.chdir(tmp_path)
+    done = _run("report", store)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[1].split()[:2] == ["orders", "10"]
+    assert done.stdout.splitlines()[-1] == f"report: {tmp_path / 'store-report.html'}"
+    (tmp_path / "store-report.html").unlink()
+    done = _run("report", store, "--json")
+    assert json.loads(done.stdout)["topics"][0]["records"] == 10
+    assert not list(tmp_path.glob("*.html"))

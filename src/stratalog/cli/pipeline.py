@@ -16,3 +16,4 @@ app = typer.Typer(
 )
 app.command("run")(declared.run)
 app.command("verify")(jobs.verify)
+app.command("report")(jobs.report)

@@ -6,6 +6,7 @@ job lasts; by default that is all cores of this machine.
 
 from __future__ import annotations
 
+from stratalog.spark.report import report
 from stratalog.spark.verify import verify
 
-__all__ = ["verify"]
+__all__ = ["report", "verify"]

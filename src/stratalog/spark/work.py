@@ -65,12 +65,11 @@ def run(
     """
     if not pieces:
         return []
-    context = spark.sparkContext
     bins = pack(sizes, cores(spark) * _TASKS_PER_CORE)
-    finished = context.accumulator(0)
-    tasks = [([(number, pieces[number]) for number in one], _total(sizes, one)) for one in bins]
-    data = context.parallelize(tasks, len(tasks)).map(partial(_work, function, finished))
-    found = _collect(data, lambda: int(finished.value), done)
+    tasks = [[(number, pieces[number]) for number in one] for one in bins]
+    data = spark.sparkContext.parallelize(tasks, len(tasks)).map(partial(_work, function))
+    total = sum(sizes)
+    found = watch(spark, data.collect, None if done is None else lambda s: done(round(s * total)))
     results: list[Any] = [None] * len(pieces)
     for number, result in (item for some in found for item in some):
         if isinstance(result, _Failure):
@@ -90,15 +89,8 @@ def pack(sizes: Sequence[int], count: int) -> list[list[int]]:
     return groups
 
 
-def _total(sizes: Sequence[int], numbers: list[int]) -> int:
-    return sum(sizes[number] for number in numbers)
-
-
-def _work(
-    function: Callable[[Any], Any], finished: Any, task: tuple[list[tuple[int, Any]], int]
-) -> list[tuple[int, Any]]:
+def _work(function: Callable[[Any], Any], pieces: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
     """One task, on an executor."""
-    pieces, size = task
     results: list[tuple[int, Any]] = []
     for number, piece in pieces:
         try:
@@ -107,7 +99,6 @@ def _work(
             results.append((number, _Failure(error, "")))
         except Exception as error:
             results.append((number, _Failure(WorkError(str(error)), traceback.format_exc())))
-    finished.add(size)
     return results
 
 
@@ -117,26 +108,31 @@ def _known(failure: _Failure) -> Exception:
     return WorkError(f"a piece of work failed on an executor:\n{failure.text}")
 
 
-def _collect(data: Any, progress: Callable[[], int], done: Done | None) -> list[Any]:
-    """Run the job in a thread of its own, so that Ctrl-C and a progress bar get their turn."""
-    context = data.context
-    group = f"stratalog-{time.monotonic_ns()}"
-    outcome: list[Any] = []
+def watch(
+    spark: SparkSession, action: Callable[[], R], done: Callable[[float], None] | None = None
+) -> R:
+    """Do what starts jobs in a thread of its own, so that Ctrl-C and a progress bar get their turn.
 
-    def collect() -> None:
+    `done` is told which share of the tasks has come to its end.
+    """
+    context = spark.sparkContext
+    group = f"stratalog-{time.monotonic_ns()}"
+    outcome: list[R | Exception] = []
+
+    def work() -> None:
         try:
             context.setJobGroup(group, "stratalog", interruptOnCancel=True)
-            outcome.append(data.collect())
+            outcome.append(action())
         except Exception as error:
             outcome.append(error)
 
-    thread = threading.Thread(target=collect, name=group, daemon=True)
+    thread = threading.Thread(target=work, name=group, daemon=True)
     thread.start()
     try:
         while thread.is_alive():
             thread.join(_POLL_SECONDS)
             if done is not None:
-                done(progress())
+                done(_share(context.statusTracker(), group))
     except BaseException:
         context.cancelJobGroup(group)
         thread.join()
@@ -144,7 +140,18 @@ def _collect(data: Any, progress: Callable[[], int], done: Done | None) -> list[
     (result,) = outcome
     if isinstance(result, Exception):
         raise _explained(result) from result
-    return cast("list[Any]", result)
+    return result
+
+
+def _share(tracker: Any, group: str) -> float:
+    """Which share of the tasks of a group of jobs is done."""
+    tasks = completed = 0
+    for job in tracker.getJobIdsForGroup(group):
+        for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
+            if (info := tracker.getStageInfo(stage)) is not None:
+                tasks += info.numTasks
+                completed += info.numCompletedTasks
+    return completed / tasks if tasks else 0.0
 
 
 def _explained(error: Exception) -> Exception:
