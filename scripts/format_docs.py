@@ -22,6 +22,7 @@ from stratalog.format import (
     columns,
     control,
     frame,
+    groups,
     manifest,
     multi,
     names,
@@ -36,6 +37,10 @@ from stratalog.format.frame import CODEC_MASK, Flag, FrameType
 MESSAGEPACK = {
     "str": "text",
     "int": "whole number",
+    "int | None": "whole number or nil",
+    "bool": "boolean",
+    "list[str]": "array of text",
+    "Description | None": "a `Description`, or nil",
     "dict[str, Option]": "map of text to text, number, boolean or nil; only what is not default",
 }
 
@@ -137,6 +142,18 @@ def _topic_table() -> str:
     return "\n`TopicBody`, a map with these keys and no other:\n" + _table(["key", "value"], rows)
 
 
+def _group_tables() -> str:
+    parts = []
+    for kind in (groups.GroupText, groups.Description):
+        hints = {name: str(hint) for name, hint in inspect.get_annotations(kind).items()}
+        rows = [[f"`{name}`", MESSAGEPACK[hint]] for name, hint in hints.items()]
+        parts.append(
+            f"\n`{kind.__name__}`, a map with these keys and no other; those that are not there "
+            "are empty, nil or false:\n" + _table(["key", "value"], rows)
+        )
+    return "".join(parts)
+
+
 def page() -> str:
     """The whole page."""
     return "\n".join(
@@ -148,6 +165,7 @@ def page() -> str:
             _section("Record batches", columns),
             _section("Compressed bodies", codec, _codec_table()),
             _section("Control frames", control, _topic_table()),
+            _section("Consumer groups", groups, _group_tables()),
             _section("Frames of several topics", multi),
             _section("Segments", segment),
             _section("Manifests", manifest),

@@ -423,7 +423,9 @@ class GoldenStore:
         """Every file by its name."""
         log_path = log_file_path(shard_path("", 0), FIRST_LSN)
         snapshot = snapshot_path("", self.snapshot.number)
-        plain = self.snapshot._asdict() | {
+        plain = {
+            "number": self.snapshot.number,
+            "created_at": self.snapshot.created_at,
             "path": snapshot,
             "identity": self.snapshot.identity.hex(),
             "log": msgspec.to_builtins(self.snapshot.log, str_keys=True),

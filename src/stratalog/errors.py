@@ -8,11 +8,14 @@
     │   ├── WrongTypeError         a value of the wrong Python type      (also a TypeError)
     │   ├── TooLargeError          a record, batch or name over its limit (also a ValueError)
     │   ├── UnknownTopicError      no topic of that name                 (also a LookupError)
+    │   ├── UnknownGroupError      no consumer group of that name        (also a LookupError)
     │   ├── TopicExistsError       create_topic on a name that is taken
+    │   ├── WrongKindError         a queue where a topic is, or the other way round
     │   ├── NotAStoreError         the directory is not a Stratalog store
     │   ├── DataLossError          records that were asked for are gone
     │   └── OffsetOutOfRangeError  an offset that does not exist yet     (also an IndexError)
     ├── ConflictError              someone else holds what you asked for
+    │   ├── LeaseLostError         a message that is somebody else's by now
     │   ├── LockedError            another writer has the directory open
     │   └── RejectedError          what was published cannot be adopted
     ├── StateError                 the object cannot do this any more
@@ -29,12 +32,15 @@
     │   ├── UnsupportedVersionError  written by a newer Stratalog
     │   └── CorruptionError        a checksum or a structure does not hold
     └── PressureError              busy; the same call may succeed later
+        ├── QueueEmptyError        no message came in time               (also an Empty)
         └── MemoryPressureError    no memory of the budget is left right now
 
 Each message says what happened, where, and what to do about it.
 """
 
 from __future__ import annotations
+
+import queue
 
 
 class StratalogError(Exception):
@@ -61,6 +67,14 @@ class UnknownTopicError(UsageError, LookupError):
     """No topic of that name exists, and this call does not create one."""
 
 
+class UnknownGroupError(UsageError, LookupError):
+    """The topic has no consumer group of that name, and this call does not create one."""
+
+
+class WrongKindError(UsageError):
+    """What has that name is of another kind: a topic is no queue."""
+
+
 class TopicExistsError(UsageError):
     """A topic of that name exists already."""
 
@@ -79,6 +93,10 @@ class OffsetOutOfRangeError(UsageError, IndexError):
 
 class ConflictError(StratalogError):
     """Somebody else holds what was asked for."""
+
+
+class LeaseLostError(ConflictError):
+    """A message is no longer this consumer's: its lease ran out and somebody else has it."""
 
 
 class LockedError(ConflictError):
@@ -147,6 +165,10 @@ class CorruptionError(FormatError):
 
 class PressureError(StratalogError):
     """Too busy right now; the same call may succeed later."""
+
+
+class QueueEmptyError(PressureError, queue.Empty):
+    """No message could be got in the time that was given."""
 
 
 class MemoryPressureError(PressureError):

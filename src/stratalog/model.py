@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, TracebackType
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
@@ -56,6 +57,108 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     """Nanoseconds since 1970 before which a queue does not deliver it; 0 is at once."""
     operation: int = 0
     """An `Operation`: put, or delete of the key."""
+
+
+class Priority(enum.IntEnum):
+    """Names for three of the 256 priorities; the most urgent is delivered first."""
+
+    HIGH = 0
+    NORMAL = 128
+    LOW = 255
+
+
+class Lease(NamedTuple):
+    """Until when a delivered record is whose, and the how-manieth delivery it was."""
+
+    deadline: int
+    """Nanoseconds since 1970; after it, the record is delivered to somebody else."""
+    delivery_count: int
+    consumer: str
+    """Empty when it was given back, and waits for its next delivery."""
+    delivered_at: int
+    """Nanoseconds since 1970."""
+    serial: int
+    """Number of the delivery in its group: what a consumer must have to acknowledge."""
+    priority: int
+
+
+NO_LEASE = Lease(0, 0, "", 0, 0, 0)
+
+
+class Delivery(msgspec.Struct, gc=False, eq=False, weakref=False):
+    """A record, delivered to a consumer of a group: its fields are those of `Record`."""
+
+    value: bytes | None = None
+    key: bytes | None = None
+    headers: Mapping[str, bytes] = NO_HEADERS
+    tag: str | None = None
+    node: str | None = None
+    timestamp: int = 0
+    offset: int = -1
+    priority: int = 0
+    expires_at: int = 0
+    not_before: int = 0
+    operation: int = 0
+    lease: Lease = NO_LEASE
+    """This very delivery: what `ack`, `nack` and `touch` know it by."""
+    is_settled: bool = False
+    """Whether it was acknowledged or given back."""
+    source: Any = None
+    """The queue that it came from."""
+
+    @property
+    def delivery_count(self) -> int:
+        """1 the first time it is delivered."""
+        return self.lease.delivery_count
+
+    @property
+    def deadline(self) -> int:
+        """Nanoseconds since 1970 until when it is this consumer's; 0 if it is for good."""
+        return self.lease.deadline
+
+    @property
+    def consumer(self) -> str:
+        """Whom it was delivered to."""
+        return self.lease.consumer
+
+
+class Message(Delivery, gc=False, eq=False, weakref=False):
+    """A message of a queue. In a `with` block it is acknowledged when the block ends well.
+
+    If the block raises, the message is given back with the exception as the reason.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self.is_settled:
+            self.source.leave(self, error)
+
+    def ack(self) -> None:
+        """Done: it is not delivered again."""
+        self.source.ack(self)
+
+    def nack(self, reason: str = "", delay: float | None = None) -> None:
+        """Give it back, to be delivered again."""
+        self.source.nack(self, reason=reason, delay=delay)
+
+    def touch(self, lease: float | None = None) -> None:
+        """Keep it longer: the lease starts again now."""
+        self.source.touch(self, lease=lease)
+
+
+class Put(NamedTuple):
+    """What became of a message that was put."""
+
+    offset: int
+    """Its place; of a duplicate, the place of the first one."""
+    duplicate: bool
 
 
 class Gap(msgspec.Struct, frozen=True, gc=False):
@@ -119,6 +222,71 @@ class TopicStats(msgspec.Struct, frozen=True):
     """Records that were deleted one by one, or by their tag."""
     evicted_below: int
     """Below this offset, records went by themselves."""
+
+
+class PendingEntry(msgspec.Struct, frozen=True):
+    """A record that was delivered and is not acknowledged yet."""
+
+    offset: int
+    consumer: str
+    """Empty when it was given back."""
+    delivery_count: int
+    delivered_at: int
+    deadline: int
+    """All times are nanoseconds since 1970."""
+
+
+class ConsumerInfo(msgspec.Struct, frozen=True):
+    """A consumer of a group."""
+
+    name: str
+    pending: int
+    seen_at: int
+    """When it was last heard of, in nanoseconds since 1970; 0 if not since the store was opened."""
+
+
+class GroupStats(msgspec.Struct, frozen=True):
+    """Numbers about one consumer group."""
+
+    topic: str
+    name: str
+    mode: str
+    lag: int
+    """Records that are not acknowledged yet."""
+    pending: int
+    """Of these, those that somebody holds."""
+    floor: int
+    """Everything below this offset is acknowledged."""
+    deliveries: int
+    consumed: int
+    consumers: int
+
+
+class QueueStats(msgspec.Struct, frozen=True):
+    """Numbers about one queue."""
+
+    name: str
+    waiting: int
+    """Messages that can be got now."""
+    delayed: int
+    """Messages whose time has not come: put with a delay, or given back with one."""
+    pending: int
+    """Messages that consumers hold."""
+    dead: int
+    """Messages among the dead letters."""
+    floor: int
+    next_offset: int
+    oldest_timestamp: int
+    """Nanoseconds since 1970 when the oldest message that is left was put; 0 for none."""
+    deliveries: int
+    consumed: int
+    """Acknowledged, expired, and moved to the dead letters."""
+    expired: int
+    duplicates: int
+    """Both since the store was opened."""
+    dedup_entries: int
+    durability: str
+    delivery: str
 
 
 class StoreStats(msgspec.Struct, frozen=True):

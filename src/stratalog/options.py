@@ -26,6 +26,7 @@ TIME_MAX = (1 << 63) - 1 - SECONDS_MAX * 10**9
 
 COMPRESSIONS = ("none", "zstd", "lz4", "gzip")
 RETENTIONS = ("limits", "consumed")
+DELIVERIES = ("at_least_once", "at_most_once")
 
 _T = TypeVar("_T")
 
@@ -183,6 +184,61 @@ class TopicOptions:
     def build(cls, given: Mapping[str, Any]) -> TopicOptions:
         """Options from keyword arguments; unknown ones are refused by name."""
         check_known("topic option", given, [field.name for field in dataclasses.fields(cls)])
+        return cls(**given)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueueOptions:
+    """What a queue remembers; written to the log when it is made, and when one of them changes."""
+
+    delivery: str = "at_least_once"
+    """`at_most_once`: what was got is gone, whatever becomes of it."""
+    lease: float = 30.0
+    """Seconds for which a message is its consumer's; then somebody else gets it."""
+    max_deliveries: int = 5
+    """Deliveries after which a message goes to the dead letters; 0 is no limit."""
+    backoff: float = 0.0
+    """Seconds that a message which was given back waits, twice as long each time; 0 is not."""
+    backoff_max: float = 300.0
+    """The longest of these times."""
+    dedup_window: float = 300.0
+    """Seconds for which a deduplication id counts."""
+    dedup_entries: int = 100_000
+    """Ids that are remembered; the oldest go first."""
+    pending_max: int = 1_000_000
+    """Messages that consumers may hold together; `get` waits for an `ack` beyond that."""
+    promote_after: float | None = None
+    """Seconds after which a message goes before more urgent ones; None is never."""
+    ttl: float | None = None
+    """Seconds after which a message that says nothing else is no longer delivered."""
+
+    def __post_init__(self) -> None:
+        if self.delivery not in DELIVERIES:
+            raise OptionError(
+                f"delivery={self.delivery!r} is not known: use one of {', '.join(DELIVERIES)}"
+            )
+        for name in ("lease", "dedup_window", "promote_after", "ttl", "backoff_max"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, seconds(name, value))
+        if isinstance(self.backoff, timedelta):
+            object.__setattr__(self, "backoff", self.backoff.total_seconds())
+        check_number("backoff", self.backoff, 0.0, SECONDS_MAX)
+        check_range("max_deliveries", self.max_deliveries, 0, 1 << 31)
+        check_range("dedup_entries", self.dedup_entries, 1, 1 << 30)
+        check_range("pending_max", self.pending_max, 1, 1 << 40)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What differs from the defaults, as it is written to the log."""
+        return {
+            field.name: value
+            for field in dataclasses.fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        }
+
+    @classmethod
+    def build(cls, given: Mapping[str, Any]) -> QueueOptions:
+        """Options from keyword arguments; unknown ones are refused by name."""
+        check_known("queue option", given, [field.name for field in dataclasses.fields(cls)])
         return cls(**given)
 
 

@@ -24,7 +24,6 @@ from stratalog.errors import (
 from stratalog.format.control import TopicBody
 from stratalog.format.frame import FrameType
 from stratalog.format.names import check_topic_name, lock_path
-from stratalog.format.store import VERSION
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import open_cold
 from stratalog.fs.holder import holder
@@ -33,14 +32,15 @@ from stratalog.log.topic import TopicLog
 from stratalog.model import BackupReport, CompactionReport, Durability, StoreStats
 from stratalog.opened import OPEN
 from stratalog.options import StoreOptions, TopicOptions
-from stratalog.projections.adopt import rejected
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.deletes import delete
 from stratalog.projections.identity import read_or_create
 from stratalog.projections.replay import Replay
+from stratalog.queues import QueueStore
 from stratalog.segments.delete import Conditions
+from stratalog.stats import store_stats
 from stratalog.topic import Topic
-from stratalog.upkeep import Upkeep, upkeep_stats
+from stratalog.upkeep import Upkeep
 from stratalog.view import View
 
 logger = logging.getLogger("stratalog")
@@ -50,7 +50,7 @@ logger = logging.getLogger("stratalog")
 _WAIT_SECONDS = 1.0
 
 
-class Store:
+class Store(QueueStore):
     """An open store. Get one from `stratalog.open`; close it, or use it in a `with` block."""
 
     def __init__(
@@ -74,6 +74,7 @@ class Store:
         self._upkeep: Upkeep | None = None
         self._view: View | None = None
         self._topics_lock = threading.Lock()
+        self._groups_lock = threading.Lock()
         self._handles: dict[str, Topic] = {}
         if read_only:
             self._view = View(self._fs, self.path)
@@ -125,7 +126,7 @@ class Store:
         replay.pool.cold_gate.commits = lambda: sum(shard.commits for shard in shards)
         self._upkeep = Upkeep(
             self._log, replay, self._catalog, self.options, self.clock,
-            lambda name: self._create(name, TopicOptions(), may_exist=True),
+            lambda name: self.create(name, TopicOptions(), may_exist=True),
         )  # fmt: skip
         self._upkeep.clean_up()
         if background:
@@ -146,17 +147,17 @@ class Store:
         handle = self._handles.get(name) if isinstance(name, str) else None
         if handle is not None and not self.is_closed and not handle.is_dropped:
             return handle
-        self._check_open()
+        self.check_open()
         check_topic_name(name)
         log = self._catalog.get(name)
         if log is None:
             if self.is_read_only:
                 log = self._catalog.find(name)  # raises, and says what is there
             else:
-                log = self._create(name, TopicOptions(), may_exist=True)
-        return self._handle(name, log)
+                log = self.create(name, TopicOptions(), may_exist=True)
+        return self.handle(name, log)
 
-    def _handle(self, name: str, log: TopicLog) -> Topic:
+    def handle(self, name: str, log: TopicLog) -> Topic:
         """One handle per topic, whoever asks first."""
         handle = self._handles.setdefault(name, Topic(self, log))
         if handle.is_dropped:
@@ -167,16 +168,19 @@ class Store:
         """Create a topic with options of its own: see `TopicOptions`."""
         self.check_writable()
         check_topic_name(name)
-        return self._handle(name, self._create(name, TopicOptions.build(options), may_exist=False))
+        return self.handle(name, self.create(name, TopicOptions.build(options), may_exist=False))
 
     def topics(self) -> list[str]:
         """Names of all topics, sorted."""
-        self._check_open()
+        self.check_open()
         if self._view is not None:
             self._view.refresh()
         return self._catalog.names()
 
-    def _create(self, name: str, options: TopicOptions, *, may_exist: bool) -> TopicLog:
+    def create(
+        self, name: str, options: TopicOptions, *, may_exist: bool, kind: str = "topic"
+    ) -> TopicLog:
+        """Create a topic of a kind, durably."""
         with self._topics_lock:
             existing = self._catalog.get(name)
             if existing is not None:
@@ -191,7 +195,7 @@ class Store:
                 options = TopicOptions.build(options.to_dict() | {"durability": "ephemeral"})
             log = self._catalog.new()
             epoch = self._replay.epochs.get(name, 0)
-            log.define(TopicBody(name, "topic", self.clock.time_ns(), options.to_dict(), epoch))
+            log.define(TopicBody(name, kind, self.clock.time_ns(), options.to_dict(), epoch))
             self._log.attach(log)
             self._log.write_topic(log, self._catalog.add)
             return log
@@ -249,6 +253,8 @@ class Store:
             self._handles.pop(name, None)
         topic.is_plain = False
         topic.memory.detach()
+        for engine in topic.groups.live.values():
+            engine.close()
 
     def backup(
         self, path: str | os.PathLike[str], *, progress: Progress | None = None
@@ -273,31 +279,13 @@ class Store:
 
     def stats(self) -> StoreStats:
         """Numbers about the store, taken from memory."""
-        self._check_open()
+        self.check_open()
         if self._view is not None:
             self._view.refresh()
-        topics = self._catalog.topics()
-        shards = [] if self._log is None else self._log.shards
-        torn = [] if self._log is None else self._log.torn
-        return StoreStats(
-            path=self.path,
-            identity=self._store_file.identity.hex(),
-            format_version=VERSION,
-            read_only=self.is_read_only,
-            topics=len(topics),
-            records=sum(topic.committed - topic.earliest for topic in topics),
-            bytes=sum(t.index.total_bytes() + t.history.total_bytes() for t in topics),
-            shards=len(shards) or len(self._replay.scanners),
-            commits=sum(shard.commits for shard in shards),
-            committed_frames=sum(shard.committed_entries for shard in shards),
-            syncs=sum(shard.files.syncs for shard in shards),
-            replayed_frames=self._replay.frames,
-            torn_bytes=sum(tail.bytes for tail in torn),
-            memory={} if self._log is None else self._log.budget.used(),
-            damage=self.damage,
-            rejected=rejected(self._fs, self.path),
-            **upkeep_stats(self._upkeep),
-        )
+        return store_stats(
+            self._fs, self.path, self._store_file, self._catalog, self._replay, self._log,
+            self._upkeep, self.damage, read_only=self.is_read_only,
+        )  # fmt: skip
 
     def close(self) -> None:
         """Write and sync everything, then let the directory go; closing twice is fine."""
@@ -349,7 +337,7 @@ class Store:
 
     def check_writable(self) -> None:
         """Raise unless appends are possible."""
-        self._check_open()
+        self.check_open()
         if self.is_read_only:
             if self.damage is not None:
                 raise DamagedError(self.damage)
@@ -359,7 +347,7 @@ class Store:
 
     def settle(self, topic: TopicLog) -> None:
         """Make everything readable that was acknowledged before this call."""
-        self._check_open()
+        self.check_open()
         if self._view is not None:
             self._view.refresh()
         elif self._log is not None and not topic.is_dropped:
@@ -373,7 +361,7 @@ class Store:
 
     def wait(self, topic: TopicLog, offset: int, timeout: float | None) -> bool:
         """Block until `offset` can be read; False when the time is up or the store closes."""
-        self._check_open()
+        self.check_open()
         if self._view is not None:
             return self._view.wait(topic, offset, timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -385,6 +373,7 @@ class Store:
             topic.wait(offset, min(left, _WAIT_SECONDS))
         return not self.is_closed
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raise if the store was closed."""
         if self.is_closed:
             raise ClosedError(f"{self.path} is closed: open it again with stratalog.open()")

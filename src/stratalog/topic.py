@@ -23,6 +23,8 @@ from stratalog.segments.read import offset_at
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stratalog.consuming import Place
+    from stratalog.group import Group as ConsumerGroup
 
 Value = bytes | bytearray | memoryview | None
 
@@ -190,13 +192,18 @@ class Topic(TopicReading):
     ) -> tuple[bytes | None, int, dict[str, Any] | None, int]:
         """A record as the log takes it: value, size, optional columns, rank of its class."""
         self._store.check_writable()
-        log = self._log
         data = check_bytes("value", value)
         size = len(data or b"")
         extras = None
         if any(item is not None for item in rest):
             more, extras = record_extras(*rest)
             size += more
+        self.check_size(size)
+        return data, size, extras, self.rank(durability)
+
+    def check_size(self, size: int) -> None:
+        """Raise if a record of so many bytes is too large."""
+        log = self._log
         if size > log.record_bytes_max:
             raise TooLargeError(
                 f"a record of {size} bytes is too large for topic {log.name!r}: "
@@ -207,7 +214,6 @@ class Topic(TopicReading):
                 f"a record of {size} bytes does not fit into a log file of topic {log.name!r}: "
                 "raise log_file_bytes or batch_bytes_max"
             )
-        return data, size, extras, self._rank(durability)
 
     def append_many(
         self, records: Iterable[Value | Record], *, durability: Durability | str | None = None
@@ -239,7 +245,7 @@ class Topic(TopicReading):
         if not items:
             raise OptionError("append_many needs at least one record")
         body = encode_values(items)
-        rank = log.rank if durability is None else self._rank(durability)
+        rank = log.rank if durability is None else self.rank(durability)
         if body is not None and len(body) <= log.plain_bytes_max:
             return [records_entry(log, 0, body, len(items))], rank, None
         entries, remake = self.encode_records(items)
@@ -280,11 +286,12 @@ class Topic(TopicReading):
         append = ArrowAppend(log, data, self._store.clock.time_ns)
         return log.append_entries(
             append.entries(log.last_timestamp),
-            self._rank(durability),
+            self.rank(durability),
             append.entries if append.is_timed else None,
         )
 
-    def _rank(self, durability: Durability | str | None) -> int:
+    def rank(self, durability: Durability | str | None) -> int:
+        """How the log compares a durability class; None is the topic's own."""
         log = self._log
         if durability is None:
             return log.rank
@@ -295,6 +302,29 @@ class Topic(TopicReading):
                 f"{log.name!r}: ephemeral is for a whole topic, from its creation on"
             )
         return rank
+
+    # --- groups --------------------------------------------------------------------------
+
+    def group(
+        self,
+        name: str,
+        mode: str | None = None,
+        *,
+        start: Place = "earliest",
+        pending_max: int | None = None,
+    ) -> ConsumerGroup:
+        """The consumer group of that name, made on first use.
+
+        Mode `queue` (the default) shares the records out among its consumers, `stream` is a
+        cursor of its own. `start` is where a new group begins: "earliest", "latest", an offset (an
+        int), or a time (a float or a datetime). `pending_max` bounds what its consumers hold.
+        """
+        return self._store.group(self._log, name, mode, start, pending_max)
+
+    def groups(self) -> list[str]:
+        """Names of the topic's consumer groups, sorted."""
+        self._store.settle(self._log)
+        return [state.name for state in self._log.groups.named()]
 
     # --- delete --------------------------------------------------------------------------
 

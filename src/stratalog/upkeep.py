@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 from stratalog.clock import Clock
 from stratalog.errors import ClosedError, StratalogError, SyncFailedError
@@ -33,7 +32,7 @@ from stratalog.projections.catalog import Catalog
 from stratalog.projections.failures import Failures
 from stratalog.projections.replay import Replay
 from stratalog.projections.router import control
-from stratalog.projections.snapshot import capture
+from stratalog.projections.snapshot import capture, capture_groups
 from stratalog.segments.checkpoint import checkpoint, mark, seal_aged
 from stratalog.segments.retention import eviction, remove_below, remove_cold, remove_topic
 from stratalog.segments.rewrite import compact, reclaim
@@ -207,9 +206,12 @@ class Upkeep:
         with self._lock:
             self._checkpoint()
             try:
-                return self._tidy(_RATIO_MIN)
-            finally:
-                self._snapshot()
+                report = self._tidy(_RATIO_MIN)
+            except Exception:
+                self._snapshot()  # what could be done is done
+                raise
+            self._snapshot()
+            return report
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -305,6 +307,8 @@ class Upkeep:
         return CompactionReport(segments, freed, moved)
 
     def _evict(self, topic: TopicLog, now: int) -> None:
+        if topic.options.retention == "consumed":
+            topic.history.consumed_below = topic.groups.consumed_below()
         wanted = eviction(topic, now)
         if wanted is not None:
             earliest = max(topic.earliest, wanted.below)
@@ -360,8 +364,13 @@ class Upkeep:
             writers=dict(self._replay.writers.newest),
             once=list(self._replay.writers.once),
         )
+        groups, queues = capture_groups(topics)
+        if groups.groups:
+            # What they say of records is then in the log: a crash takes none of it back that the
+            # snapshot has.
+            self._log.sync()
         log = LogState(dict(self._checkpointed))
-        self._replay.snapshots.write(log, catalog, self._clock.time_ns())
+        self._replay.snapshots.write(log, catalog, self._clock.time_ns(), groups, queues)
         self._log.release(self._replay.snapshots.released())
         self._snapshotted = dict(self._checkpointed)
         self._snapshotted_at = self._clock.monotonic()
@@ -371,14 +380,3 @@ class Upkeep:
         """Bytes of log behind these positions."""
         written = self._log.positions()
         return sum(lsn - positions.get(number, 0) for number, lsn in written.items())
-
-
-def upkeep_stats(upkeep: Upkeep | None) -> dict[str, Any]:
-    """Numbers for the store's statistics; of one that is only read there are none."""
-    if upkeep is None:
-        return {"checkpoints": 0, "snapshots": 0, "upkeep": None}
-    return {
-        "checkpoints": upkeep.checkpoints,
-        "snapshots": upkeep.snapshots,
-        "upkeep": upkeep.failure,
-    }

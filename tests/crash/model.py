@@ -56,6 +56,10 @@ class TopicModel:
     """Retention may have taken what is below."""
     is_compacted: bool = False
     is_dropping: bool = False
+    queue: Any = None
+    """What is known of its messages, if it is a queue."""
+    is_consumed: bool = False
+    """Whether what was consumed may be gone."""
 
 
 class Session:
@@ -332,6 +336,8 @@ def check_recovered(store: Store, topics: dict[str, TopicModel]) -> None:
             assert all(isinstance(item, Gap) for item in topic.read())
             continue
         check_topic(topic, model)
+        if model.queue is not None:
+            model.queue.check(store, topic, model)
 
 
 def check_adoptions(store: Store, adoptions: list[dict[str, int]]) -> None:
@@ -368,7 +374,8 @@ def check_topic(topic: Topic, model: TopicModel) -> None:
         assert fields == model.sent[offset], f"offset {offset} was never sent so"
         assert offset not in model.deleted, f"offset {offset} was deleted and is back"
         assert offset >= model.deleted_below, f"offset {offset} was deleted and is back"
-    assert all(offset < model.evictable_below for offset in gaps), f"a gap that may not be: {gaps}"
+    may_be_gap = model.queue.consuming if model.is_consumed else range(model.evictable_below)
+    assert gaps <= set(may_be_gap), f"a gap that may not be: {gaps}"
     may_be_gone = model.deleting | gaps | (_replaced(model, count) if model.is_compacted else set())
     for offset in range(max(model.deleting_below, model.deleted_below), count):
         assert offset in found or offset in may_be_gone, f"offset {offset} is gone"

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from stratalog.model import Record
+from stratalog.segments.checkpoint import seal
 from tests.crash.model import Session, Workload
+from tests.crash.queues import QueueSession
 
 
 def single_appends(session: Session) -> None:
@@ -403,6 +405,107 @@ def replacements(session: Session) -> None:
     session.append("small", b"again")
 
 
+def queue_of_work(session: Session) -> None:
+    """Put, get, acknowledge and give back, with priorities, delays and ids."""
+    session.open(shards=2)
+    jobs = QueueSession(session, "jobs", max_deliveries=3)
+    for number in range(6):
+        jobs.put(b"job %d" % number, priority=number % 3, dedup_id=f"id-{number}")
+        jobs.put(b"plain %d" % number)
+    jobs.put(b"again", dedup_id="id-2")
+    jobs.put(b"later", delay=60.0)
+    first, second, third = jobs.get(3)
+    jobs.ack(first, third)
+    jobs.nack(second, delay=5.0)
+    session.snapshot()
+    jobs.ack(*jobs.get(4))
+    session.clock.advance(61.0)
+    jobs.get(2)
+    jobs.put(b"again", dedup_id="id-5")
+    session.clock.advance(31.0)
+    jobs.ack(*jobs.get(3))
+    jobs.reopen()
+    jobs.ack(*jobs.get(2))
+    jobs.put(b"last", priority=9, dedup_id="last")
+
+
+def queue_of_class_disk(session: Session) -> None:
+    """Acknowledgements that nobody waits for, between commits and snapshots, in other shards."""
+    session.open(shards=1)
+    jobs = QueueSession(session, "jobs", durability="disk")
+    for number in range(4):
+        for n in range(5):
+            jobs.put(b"%d-%d" % (number, n), priority=n % 2, dedup_id=f"{number}-{n}")
+        jobs.ack(*jobs.get(3))
+        session.tick()
+        messages = jobs.get(2)
+        if number == 1:
+            session.snapshot()
+            jobs.all_durable()
+        jobs.ack(messages[0])
+        if number == 2:
+            jobs.reopen(shards=3)
+        session.tick(2.0)
+    session.sync()
+    jobs.all_durable()
+    jobs.ack(*jobs.get(2))
+
+
+def dead_letters(session: Session) -> None:
+    """Messages that fail again and again, by hand and because their leases run out."""
+    session.open(shards=2)
+    jobs = QueueSession(session, "jobs", max_deliveries=2, lease=10.0)
+    for number in range(5):
+        jobs.put(b"%d" % number, priority=number % 2)
+    for message in jobs.get(2):
+        jobs.nack(message, reason="no")
+    for message in jobs.get(2):
+        jobs.nack(message, reason="still no")
+    jobs.get(1)
+    session.snapshot()
+    session.clock.advance(11.0)
+    (message,) = jobs.get(1)
+    session.clock.advance(11.0)
+    jobs.expect_death(message.offset)
+    jobs.get(1)
+    jobs.model.dead.add(message.offset)
+    jobs.requeue()
+    jobs.ack(*jobs.get(10))
+
+
+def taken_for_good(session: Session) -> None:
+    """At most once: what was got is gone, also after a crash."""
+    session.open(shards=1)
+    jobs = QueueSession(session, "jobs", delivery="at_most_once")
+    for number in range(8):
+        jobs.put(b"%d" % number)
+        jobs.get(1 + number % 2)
+        if number == 4:
+            session.snapshot()
+    jobs.reopen()
+    jobs.get(3)
+
+
+def consumed_segments(session: Session) -> None:
+    """Segments of a queue go as soon as all of them is consumed, and never before."""
+    session.open(shards=1)
+    jobs = QueueSession(session, "jobs")
+    held = []
+    for number in range(4):
+        for n in range(4):
+            jobs.put(bytes([number, n]) * 200)
+        messages = jobs.get(4)
+        jobs.ack(*messages[:3])
+        held += messages[3:]
+        topic = session.store.topic("jobs")
+        seal(topic._log, session.clock.time_ns())
+        session.compact()
+        jobs.all_durable()
+        if number == 2:
+            jobs.ack(*held)
+    session.compact()
+
+
 CATALOGUE: list[Workload] = [
     single_appends,
     batches_over_rotations,
@@ -432,4 +535,9 @@ CATALOGUE: list[Workload] = [
     adoptions,
     adoptions_again,
     replacements,
+    queue_of_work,
+    queue_of_class_disk,
+    dead_letters,
+    taken_for_good,
+    consumed_segments,
 ]

@@ -39,8 +39,10 @@ from stratalog.format.frame import (
     decode_header,
     encode_header,
 )
+from stratalog.format.groups import Description, decode_group, encode_group
 from stratalog.format.store import StoreFile, decode_store, encode_store
-from stratalog.model import Record
+from stratalog.model import Lease, Record
+from stratalog.projections.groups import GroupState
 from tests.fuzz.inputs import NOW, Fuzz, Outcome, anything, mutate, some_number
 
 ALL = schema(list(TYPES))
@@ -430,3 +432,54 @@ def test_every_codec_is_reached() -> None:
         _, body = _frame(Random(number))
         seen |= {codec for codec in CODECS.values() if compress(body, codec) is not None}
     assert seen == {1, 2, 3}
+
+
+# --- consumer groups ---------------------------------------------------------------------------
+
+
+def _group(rng: Random) -> bytes:
+    """A valid body of a group frame."""
+    consumers = ["", "a", "größe"]
+    leases = {
+        rng.randrange(1 << 20): Lease(
+            NOW + rng.randrange(1000),
+            rng.randrange(9),
+            rng.choice(consumers),
+            NOW,
+            rng.randrange(1 << 40),
+            rng.randrange(256),
+        )
+        for _ in range(rng.choice((0, 1, 2, 9)))
+    }
+    consumed = [rng.randrange(1 << rng.choice((8, 20, 62))) for _ in range(rng.choice((0, 1, 30)))]
+    description = Description("g", "queue", NOW, {"lease": 1.5}) if rng.random() < 0.3 else None
+    return encode_group(
+        rng.randrange(9), rng.randrange(1 << 40), rng.randrange(1 << 40), leases, consumed,
+        description=description, seek=rng.choice((None, 0, 77)), is_dropped=rng.random() < 0.1,
+    )  # fmt: skip
+
+
+def test_bodies_of_group_frames(fuzz: Fuzz) -> None:
+    """What decodes is encoded to something that decodes to the same."""
+
+    def check(rng: Random) -> Outcome:
+        body = _group(rng)
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            body = mutate(rng, body)
+        found = decode_group(body)
+        group, deliveries, cursor, leases, consumed, text = found
+        again = encode_group(
+            group, deliveries, cursor, leases, consumed, description=text.description,
+            seek=text.seek, is_dropped=text.is_dropped,
+        )  # fmt: skip
+        same = decode_group(again)
+        assert same[:5] == found[:5]
+        assert str(same.text.description) == str(text.description)  # as text: NaN is not NaN
+        state = GroupState(group, is_queue=False)
+        state.apply(1, found)
+        assert not state.pending.keys() & set(consumed if len(consumed) < 1000 else ())
+        return "decoded"
+
+    outcomes = fuzz.run(0.1, check)
+    assert outcomes["decoded"] > outcomes.total() // 20
+    assert outcomes["CorruptionError"] > outcomes.total() // 20

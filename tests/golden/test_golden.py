@@ -90,7 +90,7 @@ from stratalog.model import NO_HEADERS, Gap, Record
 from stratalog.segments.segment import scan_index
 
 HERE = Path(__file__).parent
-DIRECTORIES = sorted(path.name for path in HERE.glob("v*"))
+DIRECTORIES = sorted(path.name for path in HERE.glob("v*") if not path.match("*-queues"))
 VERSIONS = [name for name in DIRECTORIES if re.fullmatch(r"v\d+", name)]
 """Nothing but log."""
 STORES = [name for name in DIRECTORIES if re.fullmatch(r"v\d+-store", name)]

@@ -1,7 +1,8 @@
 """A snapshot: what all projections know at one position of the log.
 
 A snapshot is a header, sections (each with a header of its own) one after the other, and an end.
-Sections are MessagePack; one that a reader does not know is an error, not skipped. A topic's state
+Sections are MessagePack; one that a reader does not know is an error, not skipped, and one that
+says nothing is left out: only log and catalog are always there. A topic's state
 has its segments as `Segment summary` structures and its sets of offsets as Roaring bitmaps.
 
 Snapshot header, little-endian:
@@ -21,7 +22,7 @@ Section header, little-endian:
 
 | field | type | meaning |
 |---|---|---|
-| type | u32 | 1 log, 2 catalog; numbers are for ever |
+| type | u32 | 1 log, 2 catalog, 3 groups, 4 queues; numbers are for ever |
 | codec | u32 | zero: as it is |
 | length | u64 | bytes that follow, as they are stored |
 | raw_length | u64 | bytes before compression |
@@ -99,6 +100,54 @@ class CatalogState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """Writers whose only batch was adopted, those of late."""
 
 
+class GroupSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A consumer group: what its frames said, up to one of them."""
+
+    topic_id: int
+    id: int
+    name: str
+    mode: str
+    created_at: int
+    options: dict[str, Option]
+    number: int
+    """Of the newest frame that is in it; later ones may be."""
+    ingested: int
+    deliveries: int
+    consumed: int
+    cursor: int
+    is_dropped: bool
+    waiting: dict[int, bytes]
+    """Offsets that wait, by priority."""
+    delays: bytes
+    """When messages are due, i64 each, then offsets with the priority in the highest byte, u64."""
+    pending: int
+    leases: bytes
+    """The columns of as many entries, as in a `GROUP` frame."""
+    consumers: list[str]
+
+
+class GroupsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All consumer groups."""
+
+    groups: list[GroupSnapshot] = []
+
+
+class QueueSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a queue has besides its group."""
+
+    topic_id: int
+    deduped: int
+    """Ids of messages below this offset are among the entries, if they still count."""
+    dedup: bytes
+    """Entries of 32 bytes: the 128-bit hash of an id, the message's offset, when it expires."""
+
+
+class QueuesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All queues."""
+
+    queues: list[QueueSnapshot] = []
+
+
 class Snapshot(NamedTuple):
     """A decoded snapshot."""
 
@@ -107,9 +156,13 @@ class Snapshot(NamedTuple):
     identity: bytes
     log: LogState
     catalog: CatalogState
+    groups: GroupsState = GroupsState()
+    queues: QueuesState = QueuesState()
 
 
-_SECTIONS = {1: LogState, 2: CatalogState}
+_SECTIONS = {1: LogState, 2: CatalogState, 3: GroupsState, 4: QueuesState}
+# What stands for a section that is not there, by type; the others have to be.
+_OPTIONAL = {3: GroupsState(), 4: QueuesState()}
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {type: msgspec.msgpack.Decoder(kind) for type, kind in _SECTIONS.items()}
 
@@ -117,13 +170,15 @@ _decoders = {type: msgspec.msgpack.Decoder(kind) for type, kind in _SECTIONS.ite
 def encode_snapshot(snapshot: Snapshot) -> bytes:
     """The content of a snapshot file."""
     parts = [b""]
-    for type, state in ((1, snapshot.log), (2, snapshot.catalog)):
+    states = dict(zip(_SECTIONS, snapshot[3:], strict=True))
+    states = {type: state for type, state in states.items() if state != _OPTIONAL.get(type)}
+    for type, state in states.items():
         data = _encoder.encode(state)
         head = SECTION.pack(type, 0, len(data), len(data), 0)[:-8]
         parts += [head, struct.pack("<Q", _checksum(head, data)), data]
     length = HEADER_BYTES + sum(map(len, parts))
     head = HEADER.pack(
-        MAGIC, VERSION, len(_SECTIONS), snapshot.number, snapshot.created_at, snapshot.identity,
+        MAGIC, VERSION, len(states), snapshot.number, snapshot.created_at, snapshot.identity,
         length, 0,
     )[:-8]  # fmt: skip
     parts[0] = head + struct.pack("<Q", _checksum(head))
@@ -147,16 +202,20 @@ def decode_snapshot(data: bytes) -> Snapshot:
         raise CorruptionError(f"snapshot of format version {version}, which never was")
     if length != len(data):
         raise CorruptionError(f"snapshot of {len(data)} bytes, {length} expected")
-    if count != len(_SECTIONS):
-        raise CorruptionError(f"snapshot of {count} sections, {len(_SECTIONS)} expected")
-    states = {}
+    least = len(_SECTIONS) - len(_OPTIONAL)
+    if not least <= count <= len(_SECTIONS):
+        raise CorruptionError(f"snapshot of {count} sections, {least} to {len(_SECTIONS)} expected")
+    states: dict[int, object] = {}
     position = HEADER_BYTES
     for _ in range(count):
         type, state, position = _decode_section(data, position)
         states[type] = state
-    if position != len(data) or set(states) != set(_SECTIONS):
+    if position != len(data) or len(states) != count:
         raise CorruptionError("snapshot does not end with its last section")
-    return Snapshot(number, created_at, identity, states[1], states[2])  # type: ignore[arg-type]
+    sections = [states.get(type, _OPTIONAL.get(type)) for type in _SECTIONS]
+    if None in sections:
+        raise CorruptionError("snapshot without its log or its catalog")
+    return Snapshot(number, created_at, identity, *sections)  # type: ignore[arg-type]
 
 
 def _decode_section(data: bytes, position: int) -> tuple[int, object, int]:

@@ -22,7 +22,7 @@ class Entry:
 
     __slots__ = (
         "base_offset", "base_timestamp", "body", "body_checksum", "count", "flags", "is_in_memory",
-        "max_timestamp", "on_commit", "topic", "topic_id", "type",
+        "max_timestamp", "on_commit", "on_fail", "topic", "topic_id", "type",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +37,7 @@ class Entry:
         base_timestamp: int = 0,
         max_timestamp: int = 0,
         on_commit: Callable[[], None] | None = None,
+        on_fail: Callable[[], None] | None = None,
     ) -> None:
         self.type = type
         self.topic_id = topic_id
@@ -51,6 +52,8 @@ class Entry:
         self.is_in_memory = topic is not None and topic.is_ephemeral
         self.on_commit = on_commit
         """Of a control frame: makes it state, in log order; may be called again."""
+        self.on_fail = on_fail
+        """Of a control frame: it is not in the log after all; may be called again."""
 
     @property
     def topics(self) -> Sequence[TopicLog]:
@@ -106,6 +109,29 @@ class Pending:
             for name, items in (self.extras or {}).items()
         }
         return part
+
+
+class Gathered:
+    """Changes of a projection, gathered until the group is written and encoded once for all.
+
+    `encode` is called by the holder of the commit lock, and again if that was interrupted; frames
+    it made before are then forgotten. It must not wait for anybody who may wait for a commit.
+    """
+
+    __slots__ = ()
+
+    @property
+    def topics(self) -> Sequence[TopicLog]:
+        """None: what is gathered here holds no offsets."""
+        return ()
+
+    def encode(self) -> list[Entry]:
+        """The changes as frames, none if there are none."""
+        raise NotImplementedError
+
+    def on_fail(self) -> None:
+        """The group that this entered failed before it was encoded."""
+        raise NotImplementedError
 
 
 ABSENT: dict[str, Any] = {"keys": None, "headers": (), "tags": None, "nodes": None}
@@ -171,7 +197,7 @@ class Group:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.entries: list[Entry | Pending] = []
+        self.entries: list[Entry | Pending | Gathered] = []
         self.encoded: list[Entry] = []
         self.written = 0
         """Entries that are in the log; the newest run of them begins at `position`."""

@@ -22,6 +22,7 @@ from stratalog.fs import FileSystem
 from stratalog.log.crossing import Crossing
 from stratalog.log.files import LogFiles, complete_below
 from stratalog.log.group import Entry, Group
+from stratalog.log.memory import write_reserve
 from stratalog.log.reader import LogReader
 from stratalog.log.scan import ShardScanner, TornTail
 from stratalog.log.shard import Shard, again
@@ -203,7 +204,9 @@ class Log:
     def finish(self, topics: Iterable[TopicLog]) -> None:
         """Write and sync everything; raises if something could not be kept."""
         self._ticker.stop()
-        self._each(TopicLog.release_reserve, [topic for topic in topics if topic.is_ephemeral])
+        # The next offset exactly, so that nothing is skipped.
+        ephemeral = [topic for topic in topics if topic.is_ephemeral]
+        self._each(partial(write_reserve, ahead=0), ephemeral)
         self.sync()
 
     def close(self) -> None:

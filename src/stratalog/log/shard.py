@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from stratalog.errors import DiskFullError, PoisonedError, StratalogError, SyncFailedError
 from stratalog.format.frame import HEADER_BYTES
 from stratalog.log.files import LogFiles, sync
-from stratalog.log.group import AppendFuture, Entry, Group, Pending
+from stratalog.log.group import AppendFuture, Entry, Gathered, Group, Pending
 from stratalog.log.joint import Joint
 
 if TYPE_CHECKING:
@@ -71,6 +71,16 @@ class Shard:
         group.entries.append(entry)
         group.bytes += len(entry.body)
         group.sync = True
+        return group
+
+    def gather(self, changes: Gathered, *, sync: bool, lazy: bool) -> Group:
+        """Put changes of a projection into the open group; called with the lock held."""
+        group = self.group
+        group.entries.append(changes)
+        if sync:
+            group.sync = True
+        elif not group.is_relaxed or group.is_lazy:
+            self.relax(group, lazy=lazy)
         return group
 
     def relax(self, group: Group, *, lazy: bool) -> None:
@@ -242,7 +252,7 @@ class Shard:
     def _encode(self, group: Group) -> None:
         encoded: list[Entry] = []
         for entry in group.entries:
-            encoded += entry.encode() if isinstance(entry, Pending) else [entry]
+            encoded += [entry] if isinstance(entry, Entry) else entry.encode()
         group.encoded = encoded
 
     def _write(self, group: Group) -> None:
@@ -334,6 +344,8 @@ class Shard:
                 for topic in entry.topics:
                     if topic.shard is self:
                         topic.give_back()
+                if not isinstance(entry, Pending) and entry.on_fail is not None:
+                    entry.on_fail()
             if group.is_relaxed:
                 self._lost = error
 

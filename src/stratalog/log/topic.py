@@ -31,6 +31,7 @@ from stratalog.options import StoreOptions, TopicOptions
 
 if TYPE_CHECKING:
     from stratalog.log.shard import Shard
+    from stratalog.projections.groups import Groups
     from stratalog.segments.history import History
 
 EPHEMERAL, LAZY, RELAXED, SYNCED = range(4)
@@ -49,15 +50,16 @@ class TopicLog(Watched):
 
     # Slots, because an instance with more than 30 attributes is looked up the slow way.
     __slots__ = (
-        "add_timestamp", "add_value", "batch_bytes_max", "codec",
-        "created_at", "earliest", "epoch", "history", "id", "index", "is_dropped", "is_ephemeral",
-        "is_plain", "kind", "last_timestamp", "lock", "memory", "name", "next_offset", "options",
-        "pending", "pending_group", "plain_bytes_max", "rank", "reader", "record_bytes_max",
-        "replayed", "reservation", "reservation_asked", "reserved", "shard", "take_lock", "time_ns",
-        "version",
+        "add_timestamp", "add_value", "batch_bytes_max", "codec", "created_at", "earliest", "epoch",
+        "given_back", "groups", "history", "id", "index", "is_dropped", "is_ephemeral", "is_plain",
+        "kind", "last_timestamp", "lock", "memory", "name", "next_offset", "options", "pending",
+        "pending_group", "plain_bytes_max", "rank", "reader", "record_bytes_max", "replayed",
+        "reservation", "reservation_asked", "reserved", "shard", "take_lock", "time_ns", "version",
     )  # fmt: skip
 
     add_timestamp: Callable[[int], None]
+    groups: Groups
+    """Who consumes the records."""
     lock: threading.Lock
     pending: Pending
     shard: Shard
@@ -70,6 +72,8 @@ class TopicLog(Watched):
         self.id = id
         self.history = history
         """Where the records are that left the log."""
+        self.given_back = -1
+        """The lowest offset given back since somebody took note of that; -1 for none."""
         self.epoch = 0
         """How many topics of this name were dropped before it."""
         self.is_dropped = False
@@ -92,10 +96,9 @@ class TopicLog(Watched):
         """Number of the newest that was asked for."""
         self.replayed = 0
         """End of the frame replayed last, to notice frames that come out of order."""
-        self.batch_bytes_max = 0
+        self.batch_bytes_max = self.record_bytes_max = 0
         self.plain_bytes_max = 0
         """A batch up to this size holds no record that is too large, whichever it is."""
-        self.record_bytes_max = 0
         self.codec = 0
         self.rank = SYNCED
         self.is_ephemeral = False
@@ -355,10 +358,6 @@ class TopicLog(Watched):
         if self.next_offset + records > self.reserved:
             write_reserve(self, max(records, _RESERVE))
 
-    def release_reserve(self) -> None:
-        """On a clean close: the next offset exactly, so that nothing is skipped."""
-        write_reserve(self, 0)
-
     # --- out -----------------------------------------------------------------------------
 
     def publish(self, entry: Entry, file: int, position: int) -> None:
@@ -390,6 +389,8 @@ class TopicLog(Watched):
 
     def give_back(self) -> None:
         """Forget offsets whose group failed; called with the shard's lock held."""
+        if self.given_back < 0 or self.committed < self.given_back:
+            self.given_back = self.committed
         self.next_offset = self.committed
         self.stop_gathering()
 

@@ -19,20 +19,15 @@ from stratalog.format.control import TopicBody, decode_offsets
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
 from stratalog.format.manifest import Adoption, Placed, decode_adoption
 from stratalog.format.multi import decode_multi
-from stratalog.format.names import (
-    incoming_path,
-    log_file_path,
-    log_path,
-    parse_shard,
-    shard_path,
-)
+from stratalog.format.names import incoming_path, log_file_path, log_path, parse_shard, shard_path
 from stratalog.format.segment import decode_summaries
-from stratalog.format.snapshot import Snapshot, TopicState
+from stratalog.format.snapshot import GroupSnapshot, Snapshot, TopicState
 from stratalog.fs import FileSystem
 from stratalog.log.index import FrameIndex
 from stratalog.log.reader import LogReader
 from stratalog.log.scan import Damage, ReleasedError, ShardScanner
 from stratalog.log.topic import TopicLog
+from stratalog.projections.groups import Groups
 from stratalog.projections.router import apply
 from stratalog.projections.snapshot import SnapshotFiles
 from stratalog.projections.writers import Writers
@@ -104,6 +99,7 @@ class Replay:
                 self.topics[id].replayed = 0
         for state in catalog.topics:
             self._restore(state)
+        self._restore_groups(self.snapshot)
 
     def _restore(self, state: TopicState) -> None:
         topic = self._topic(state.id)
@@ -129,6 +125,15 @@ class Replay:
             topic.earliest = topic.reserved = topic.next_offset
         self._touched.add(topic)
 
+    def _restore_groups(self, snapshot: Snapshot) -> None:
+        queues = {state.topic_id: state for state in snapshot.queues.queues}
+        by_topic: dict[int, list[GroupSnapshot]] = {}
+        for state in snapshot.groups.groups:
+            by_topic.setdefault(state.topic_id, []).append(state)
+        for id, states in by_topic.items():
+            if id in self.topics:
+                self.topics[id].groups.restore(states, queues.get(id))
+
     def _topic(self, id: int) -> TopicLog:
         topic = self.topics.get(id)
         if topic is None:
@@ -139,6 +144,7 @@ class Replay:
     def _make(self, id: int) -> TopicLog:
         self.next_topic_id = max(self.next_topic_id, id + 1)
         topic = TopicLog(id, self.reader, History(self.pool, id))
+        topic.groups = Groups(topic)
         topic.history.refresh = partial(self._look_again, topic)
         return topic
 

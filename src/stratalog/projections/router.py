@@ -41,6 +41,8 @@ def apply(topic: TopicLog, type: int, base_offset: int, body: bytes) -> None:
         if evicted_below > history.evicted_below:
             history.evicted_below, history.evicted_reason = evicted_below, reason
         topic.earliest = max(topic.earliest, base_offset)
+    elif type == FrameType.GROUP:
+        topic.groups.collect(base_offset, body)
     elif type == FrameType.DELETE:
         # A new set: readers go on with the one they hold.
         history.deleted = history.deleted | decode_delete(body)

@@ -12,13 +12,18 @@ Crash: a `.tmp` is removed by the next writer; the snapshots before it are untou
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from stratalog.errors import FormatError, UnsupportedVersionError
 from stratalog.format.names import parse_numbered, snapshot_path, snapshots_path
 from stratalog.format.segment import encode_summaries
 from stratalog.format.snapshot import (
     CatalogState,
+    GroupSnapshot,
+    GroupsState,
     LogState,
+    QueueSnapshot,
+    QueuesState,
     Snapshot,
     TopicState,
     decode_snapshot,
@@ -70,11 +75,23 @@ class SnapshotFiles:
         """What is wrong, unless there is a snapshot all the same."""
         return [] if self.good else list(self.bad.values())
 
-    def write(self, log: LogState, catalog: CatalogState, created_at: int) -> None:
+    def write(
+        self,
+        log: LogState,
+        catalog: CatalogState,
+        created_at: int,
+        groups: GroupsState | None = None,
+        queues: QueuesState | None = None,
+    ) -> None:
         """Make a snapshot, durably, and remove those that are no longer needed."""
         number = max([0, *self._numbers()]) + 1
         temp = snapshot_path(self._root, number, ".tmp")
-        data = encode_snapshot(Snapshot(number, created_at, self._identity, log, catalog))
+        data = encode_snapshot(
+            Snapshot(
+                number, created_at, self._identity, log, catalog,
+                groups or GroupsState(), queues or QueuesState(),
+            )
+        )  # fmt: skip
         self._fs.makedirs(self._directory)
         self._fs.unlink(temp)
         file = self._fs.open(temp, "create")
@@ -151,3 +168,15 @@ def capture(topic: TopicLog) -> TopicState:
         lost=history.lost.serialize(),
         segments=encode_summaries(history.summaries()),
     )
+
+
+def capture_groups(topics: Iterable[TopicLog]) -> tuple[GroupsState, QueuesState]:
+    """The consumer groups of topics; what they say is durable once the log is synced after this."""
+    groups: list[GroupSnapshot] = []
+    queues: list[QueueSnapshot] = []
+    for topic in topics:
+        found, queue = topic.groups.capture()
+        groups += found
+        if queue is not None:
+            queues.append(queue)
+    return GroupsState(groups), QueuesState(queues)

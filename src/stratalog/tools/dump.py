@@ -30,6 +30,7 @@ from stratalog.format.frame import (
     FrameHeader,
     FrameType,
 )
+from stratalog.format.groups import Changes, decode_group
 from stratalog.format.manifest import decode_adoption, decode_manifest
 from stratalog.format.multi import decode_multi
 from stratalog.format.names import is_staged_name, parse_numbered
@@ -43,7 +44,7 @@ from stratalog.format.segment import (
 from stratalog.format.segment import (
     HEADER_BYTES as SEGMENT_BYTES,
 )
-from stratalog.format.snapshot import decode_snapshot
+from stratalog.format.snapshot import GroupSnapshot, decode_snapshot
 from stratalog.format.store import VERSION, decode_store
 from stratalog.fs import File, FileSystem, PosixFileSystem
 from stratalog.log.scan import find_frame, frames
@@ -210,12 +211,33 @@ def _control(type: int, body: bytes) -> Row:
     if type == FrameType.TIER:
         summary, location = decode_tier(body)
         return {"location": location, **summary._asdict()}
+    if type == FrameType.GROUP:
+        return _group(decode_group(body))
     if type == FrameType.RESERVE:
         return {"number": decode_reserve(body)}
     if type == FrameType.ADOPT:
         adoption: Row = msgspec.to_builtins(decode_adoption(body))
         return adoption
     return {}
+
+
+def _group(changes: Changes) -> Row:
+    return {
+        "group": changes.group, "deliveries": changes.deliveries, "cursor": changes.cursor,
+        "consumed": len(changes.consumed),
+        "first_consumed": changes.consumed.min() if changes.consumed else None,
+        "last_consumed": changes.consumed.max() if changes.consumed else None,
+        "leases": [{"offset": o, **lease._asdict()} for o, lease in changes.leases.items()],
+        **msgspec.to_builtins(changes.text),
+    }  # fmt: skip
+
+
+def _group_state(state: GroupSnapshot) -> Row:
+    row = msgspec.structs.asdict(state)
+    row["waiting"] = {p: len(decode_offsets(data)) for p, data in state.waiting.items()}
+    row["delays"] = len(state.delays) // 16
+    del row["leases"]
+    return row
 
 
 # --- segments and snapshots -------------------------------------------------------------------
@@ -272,6 +294,11 @@ def _dump_snapshot(fs: FileSystem, path: str) -> Iterator[Row]:
         row["segments"] = [one._asdict() for one in decode_summaries(row["segments"])]
         row["topic_kind"] = row.pop("kind")
         yield {"kind": "topic", **row}
+    for group in found.groups.groups:
+        yield {"kind": "group_state", **_group_state(group)}
+    for queue in found.queues.queues:
+        row = {"topic_id": queue.topic_id, "deduped": queue.deduped}
+        yield {"kind": "queue_state", **row, "dedup_entries": len(queue.dedup) // 32}
 
 
 def _dump_manifest(fs: FileSystem, path: str) -> Iterator[Row]:

@@ -42,7 +42,7 @@ from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
 from stratalog.projections.replay import Replay
 from stratalog.projections.router import control
-from stratalog.projections.snapshot import capture
+from stratalog.projections.snapshot import capture, capture_groups
 from stratalog.tools.audit import audit, is_store
 from stratalog.tools.bridge import bridge, extend
 from stratalog.tools.cold import find_in_cold
@@ -369,10 +369,8 @@ class _Repair:
             self._write_snapshots()
         for path, copy in kept.items():
             self.fs.unlink(path)
-            lost = ""
-            if found.is_rebuilt:
-                lost = "names, options and deletes that only it had, and where cold segments are"
-            self.act("snapshot", path, f"moved to {copy}", lost)
+            lost = "names, options, deletes, what groups have consumed, and where cold segments are"
+            self.act("snapshot", path, f"moved to {copy}", lost if found.is_rebuilt else "")
         if kept:
             self.fs.sync_dir(snapshots_path(self.root))
 
@@ -391,8 +389,9 @@ class _Repair:
             topics=[capture(topic) for topic in replay.topics.values()],
             dropped=sorted(replay.dropped),
         )
+        more, log = capture_groups(replay.topics.values()), found.replay.snapshot.log
         for _ in range(2):
-            replay.snapshots.write(found.replay.snapshot.log, catalog, self.clock.time_ns())
+            replay.snapshots.write(log, catalog, self.clock.time_ns(), *more)
         replay.reader.close()
         replay.pool.close()
         self.act(

@@ -19,7 +19,11 @@ from stratalog.format.snapshot import (
     SECTION,
     SECTION_BYTES,
     CatalogState,
+    GroupSnapshot,
+    GroupsState,
     LogState,
+    QueueSnapshot,
+    QueuesState,
     Snapshot,
     TopicState,
     decode_snapshot,
@@ -158,9 +162,9 @@ def test_a_length_that_is_not_that_of_the_file_is_corruption(length: int) -> Non
         decode_snapshot(_file(LOG_SECTION, CATALOG_SECTION, length=length))
 
 
-@pytest.mark.parametrize("count", [0, 1, 3, (1 << 32) - 1])
+@pytest.mark.parametrize("count", [0, 1, 9, (1 << 32) - 1])
 def test_a_number_of_sections_that_is_not_known_is_corruption(count: int) -> None:
-    """Version 1 has two."""
+    """Version 1 has two that are always there, and a few more."""
     with pytest.raises(CorruptionError, match=f"{count} sections"):
         decode_snapshot(_file(LOG_SECTION, CATALOG_SECTION, section_count=count))
 
@@ -182,6 +186,28 @@ def test_sections_missing_twice_or_too_many_are_corruption(sections: tuple[bytes
         decode_snapshot(_file(*sections, section_count=2))
 
 
+@pytest.mark.parametrize("type", [3, 4])
+def test_sections_that_say_nothing_are_left_out(type: int) -> None:
+    """A store without queues has the snapshots it always had; one that is there is read."""
+    assert decode_snapshot(DATA).groups == GroupsState()
+    empty = _section(type, msgspec.msgpack.encode({}))
+    assert decode_snapshot(_file(LOG_SECTION, CATALOG_SECTION, empty, section_count=3)) == SNAPSHOT
+    with pytest.raises(CorruptionError, match="log or its catalog"):
+        decode_snapshot(_file(LOG_SECTION, empty))
+
+
+def test_groups_and_queues_are_read_back() -> None:
+    """With everything they know."""
+    group = GroupSnapshot(
+        7, 0, "", "queue", NOW, {"lease": 3.0}, 12, 1000, 20, 9, 0, False,
+        {5: BitMap64([1, 2, 900]).serialize()}, b"\1" * 16, 0, b"", [],
+    )  # fmt: skip
+    full = SNAPSHOT._replace(
+        groups=GroupsState([group]), queues=QueuesState([QueueSnapshot(7, 1000, bytes(32))])
+    )
+    assert decode_snapshot(encode_snapshot(full)) == full
+
+
 def test_sections_may_come_in_any_order() -> None:
     """They say what they are."""
     assert decode_snapshot(_file(CATALOG_SECTION, LOG_SECTION)) == SNAPSHOT
@@ -195,7 +221,7 @@ def test_a_section_longer_than_the_file_is_corruption(length: int) -> None:
         decode_snapshot(_file(LOG_SECTION, _section(2, data, length=length, raw_length=length)))
 
 
-@pytest.mark.parametrize("changes", [{"type": 0}, {"type": 3}, {"codec": 1}, {"raw_length": 5}])
+@pytest.mark.parametrize("changes", [{"type": 0}, {"type": 99}, {"codec": 1}, {"raw_length": 5}])
 def test_a_section_of_an_unknown_kind_is_corruption(changes: dict[str, int]) -> None:
     """It is not skipped: what it says would be lost."""
     data = msgspec.msgpack.encode(CATALOG)

@@ -14,6 +14,7 @@ from stratalog.format import (
     columns,
     control,
     frame,
+    groups,
     manifest,
     merge,
     names,
@@ -27,7 +28,8 @@ from stratalog.format.store import StoreFile
 HEAD = ["field", "type", "meaning"]
 CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q"}
 MODULES = [
-    arrow, batch, codec, columns, control, frame, manifest, merge, names, segment, snapshot, store,
+    arrow, batch, codec, columns, control, frame, groups, manifest, merge, names, segment, snapshot,
+    store,
 ]  # fmt: skip
 
 # In the order in which the tables stand in the docstrings.
@@ -35,6 +37,7 @@ STRUCTS = {
     "codec": [codec.PREFIX],
     "control": [control.PREFIX, control.RESERVE, control.CHECKPOINT, control.FLOOR],
     "frame": [frame.HEADER],
+    "groups": [groups.GROUP],
     "manifest": [manifest.HEADER],
     "segment": [segment.HEADER, segment.INDEX, segment.FOOTER, segment.SUMMARY],
     "snapshot": [snapshot.HEADER, snapshot.SECTION],

@@ -104,7 +104,7 @@ def test_a_frame_of_a_later_release_is_not_cut_off(open_store: OpenStore, tmp_pa
 
     It was taken for a torn tail, and cut off with every record behind it.
     """
-    path, start = _add_frame(open_store, tmp_path, FrameType.GROUP, bytes(8))
+    path, start = _add_frame(open_store, tmp_path, FrameType.ADOPT, bytes(8))
     before = path.read_bytes()
     for read_only in (True, False):
         with pytest.raises(UnsupportedVersionError, match=f"{path} at position {start}.*upgrade"):

@@ -1,0 +1,166 @@
+"""Deduplication: which ids were put lately, and where the first message of each is.
+
+Owns: a ring of entries in the order they were put, 32 bytes each, and a table of 4-byte slots that
+is at most half full: 40 to 80 bytes an entry, where a dictionary takes 150.
+
+An id is known by its 128-bit hash. The oldest entry goes when its time is up, or when there are
+too many.
+
+Concurrency: the queue's deduplication lock is held by whoever calls.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from xxhash import xxh3_128_intdigest
+
+from stratalog.errors import CorruptionError
+
+ENTRY_BYTES = 32
+
+_LOW = (1 << 64) - 1
+_CAPACITY_MIN = 64
+
+
+class Dedup:
+    """Ids that were put, for as long as they count."""
+
+    __slots__ = (
+        "_count", "_expires", "_head", "_highs", "_lows", "_mask", "_offsets", "_ring_mask",
+        "_slots", "entries_max",
+    )  # fmt: skip
+
+    def __init__(self, entries_max: int) -> None:
+        self.entries_max = entries_max
+        self._head = 0
+        self._count = 0
+        self._allocate(_CAPACITY_MIN)
+
+    def _allocate(self, capacity: int) -> None:
+        self._ring_mask = capacity - 1
+        self._mask = 2 * capacity - 1
+        self._lows = array("Q", bytes(8 * capacity))
+        self._highs = array("Q", bytes(8 * capacity))
+        self._offsets = array("q", bytes(8 * capacity))
+        self._expires = array("q", bytes(8 * capacity))
+        self._slots = array("I", bytes(8 * capacity))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory they take."""
+        return 40 * (self._ring_mask + 1)
+
+    def find(self, id: bytes, now: int) -> int:
+        """The offset of the first message with this id; -1 if there is none that still counts."""
+        digest = xxh3_128_intdigest(id)
+        index = self._find(digest & _LOW, digest >> 64)
+        return self._offsets[index] if index >= 0 and self._expires[index] > now else -1
+
+    def add(self, id: bytes, offset: int, expires: int) -> None:
+        """Remember an id; the oldest entry goes if there are too many."""
+        digest = xxh3_128_intdigest(id)
+        self._add(digest & _LOW, digest >> 64, offset, expires)
+
+    def _add(self, low: int, high: int, offset: int, expires: int) -> None:
+        index = self._find(low, high)
+        if index >= 0:  # it was there, and counted no longer
+            self._offsets[index], self._expires[index] = offset, expires
+            return
+        if self._count >= self.entries_max:
+            self._drop_oldest()
+        elif self._count > self._ring_mask:
+            self._grow()
+        index = self._head + self._count & self._ring_mask
+        self._count += 1
+        self._lows[index], self._highs[index] = low, high
+        self._offsets[index], self._expires[index] = offset, expires
+        slots, mask = self._slots, self._mask
+        slot = low & mask
+        while slots[slot]:
+            slot = slot + 1 & mask
+        slots[slot] = index + 1
+
+    def expire(self, now: int) -> None:
+        """Forget those whose time is up, the oldest first."""
+        while self._count and self._expires[self._head] <= now:
+            self._drop_oldest()
+
+    def forget_from(self, offset: int) -> None:
+        """Forget messages from an offset on: they were not written after all."""
+        entries = self._entries()
+        self._restore(entries[entries["offset"] < offset])
+
+    def to_bytes(self) -> bytes:
+        """As a snapshot has them, the oldest first."""
+        return self._entries().tobytes()
+
+    def restore(self, data: bytes) -> None:
+        """Take over what a snapshot has."""
+        if len(data) % ENTRY_BYTES:
+            raise CorruptionError(f"deduplication entries of {len(data)} bytes: not whole ones")
+        self._restore(np.frombuffer(data, _ENTRY))
+
+    def _find(self, low: int, high: int) -> int:
+        slots, mask = self._slots, self._mask
+        slot = low & mask
+        while index := slots[slot]:
+            index -= 1
+            if self._lows[index] == low and self._highs[index] == high:
+                return index
+            slot = slot + 1 & mask
+        return -1
+
+    def _drop_oldest(self) -> None:
+        slots, mask, lows = self._slots, self._mask, self._lows
+        slot = lows[self._head] & mask
+        while slots[slot] != self._head + 1:
+            slot = slot + 1 & mask
+        # Those behind it that were pushed on by it move back, so that a search finds them.
+        following = slot
+        while True:
+            slots[slot] = 0
+            while True:
+                following = following + 1 & mask
+                index = slots[following]
+                if not index:
+                    self._head = self._head + 1 & self._ring_mask
+                    self._count -= 1
+                    return
+                wanted = lows[index - 1] & mask
+                if following - wanted & mask >= following - slot & mask:
+                    break
+            slots[slot] = index
+            slot = following
+
+    def _grow(self) -> None:
+        self._restore(self._entries())
+
+    def _entries(self) -> np.ndarray:
+        entries = np.zeros(self._count, _ENTRY)
+        order = np.arange(self._head, self._head + self._count) & self._ring_mask
+        for name, column in zip(
+            _ENTRY.names or (),
+            (self._lows, self._highs, self._offsets, self._expires),
+            strict=True,
+        ):
+            entries[name] = np.frombuffer(column, _ENTRY[name])[order]
+        return entries
+
+    def _restore(self, entries: np.ndarray) -> None:
+        entries = entries[-self.entries_max :]
+        capacity = _CAPACITY_MIN
+        while capacity <= len(entries):
+            capacity *= 2
+        self._head = self._count = 0
+        self._allocate(capacity)
+        for low, high, offset, expires in entries.tolist():
+            self._add(low, high, offset, expires)
+
+
+_ENTRY = np.dtype([("low", "<u8"), ("high", "<u8"), ("offset", "<i8"), ("expires", "<i8")])
+assert _ENTRY.itemsize == ENTRY_BYTES

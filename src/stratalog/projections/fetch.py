@@ -1,0 +1,57 @@
+"""Records by their offsets, as what consumers are given: many at a time, from few batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise, repeat
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from stratalog.format.pick import pick
+from stratalog.log.topic import TopicLog
+from stratalog.model import NO_LEASE, Delivery, Gap
+from stratalog.segments.read import read_living
+
+_T = TypeVar("_T", bound=Delivery)
+
+# Offsets further apart than this are looked up each by itself: less is read over faster.
+_APART = 4096
+
+
+def fetch(
+    topic: TopicLog, offsets: npt.NDArray[np.int64], now: int, make: Callable[..., _T], source: Any
+) -> list[_T]:
+    """The records at these offsets, which rise; those that are gone are left out."""
+    if not len(offsets):
+        return []
+    cuts = [0, *(np.flatnonzero(np.diff(offsets) > _APART) + 1).tolist(), len(offsets)]
+    found: list[_T] = []
+    for low, high in pairwise(cuts):
+        for fields in _fields(topic, offsets[low:high], now):
+            found += map(make, *fields, repeat(NO_LEASE), repeat(False), repeat(source))
+    return found
+
+
+def _fields(topic: TopicLog, offsets: npt.NDArray[np.int64], now: int) -> Iterator[list[Any]]:
+    """Fields of the records at these offsets, batch by batch."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    is_dense = last - first + 1 == len(offsets)
+    for part in read_living(topic, first, last + 1, now):
+        if isinstance(part, Gap):
+            continue
+        batch, start, end = part
+        if is_dense:
+            yield batch.fields(start, end, whole=True)
+            continue
+        present = batch.offsets(start, end)
+        low, high = np.searchsorted(offsets, (present[0], present[-1] + 1)).tolist()
+        chosen = offsets[low:high]
+        if batch.offset_deltas is None:
+            indexes = chosen - batch.base_offset
+        else:
+            places = np.searchsorted(present, chosen)
+            indexes = places[present[np.minimum(places, len(present) - 1)] == chosen] + start
+        if len(indexes):
+            yield pick(batch, indexes)

@@ -1,0 +1,366 @@
+"""Consumer groups as a projection: what was delivered to whom, and what was consumed.
+
+A record of a topic is, for a group, in one of four places: not looked at yet (from `ingested` on),
+waiting (by priority, or until it is due), pending (delivered or given back, with its lease), or
+consumed, which is everything else and takes no memory.
+
+`GroupState.apply` takes in a frame, and `ingest` what records the topic has: both are pure, and
+the same in replay and in a live store. What the live store adds is in `delivery.py`.
+
+Invariants:
+- Frames are applied in the order of their numbers, whatever shard they come from.
+- Nothing waits that is pending.
+
+Concurrency: whoever replays, then the holder of the group's lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyroaring import BitMap64
+
+from stratalog.errors import UnsupportedVersionError
+from stratalog.format.batch import Batch
+from stratalog.format.control import Option, decode_offsets
+from stratalog.format.groups import (
+    Changes,
+    Description,
+    decode_group,
+    decode_leases,
+    encode_leases,
+)
+from stratalog.format.snapshot import GroupSnapshot, QueueSnapshot
+from stratalog.model import Gap, Lease
+from stratalog.projections.delays import Delays
+from stratalog.projections.queue import QueueState
+from stratalog.segments.read import read_batches
+
+if TYPE_CHECKING:
+    from stratalog.log.topic import TopicLog
+    from stratalog.projections.engine import Engine
+
+QUEUE = "queue"
+STREAM = "stream"
+MODES = (QUEUE, STREAM)
+
+
+class GroupState:
+    """One group."""
+
+    __slots__ = (
+        "_gone", "consumed", "created_at", "cursor", "delays", "deliveries", "id", "ingested",
+        "is_dropped", "is_queue", "mode", "name", "number", "options", "pending", "take_keys",
+        "waiting",
+    )  # fmt: skip
+
+    def __init__(self, id: int, *, is_queue: bool) -> None:
+        self.id = id
+        self.is_queue = is_queue
+        """Whether priorities and delays of records count: the topic is a queue, and this its own
+        group."""
+        self.name = "" if is_queue else f"group-{id}"
+        self.mode = QUEUE
+        self.created_at = 0
+        self.options: dict[str, Option] = {}
+        self.number = 0
+        """Of the newest frame that was applied."""
+        self.ingested = 0
+        """Records below this were taken in."""
+        self.waiting: dict[int, BitMap64] = {}
+        """Offsets that can be delivered, by priority."""
+        self.delays = Delays()
+        self.pending: dict[int, Lease] = {}
+        self.deliveries = 0
+        self.consumed = 0
+        self.cursor = 0
+        """Of a group in mode `stream`: the first offset that is not acknowledged."""
+        self.is_dropped = False
+        """A group that is gone keeps its number, so that no other gets its frames."""
+        self.take_keys: Callable[[Batch, int, int], None] | None = None
+        """Of a queue: is shown batches with keys, which are deduplication ids."""
+        self._gone = BitMap64()
+        """Offsets that frames speak of since `finish`."""
+
+    # --- from frames and records ----------------------------------------------------------
+
+    def describe(self, description: Description) -> None:
+        """Take over what the group is."""
+        if description.mode not in MODES:
+            raise UnsupportedVersionError(
+                f"group {description.name!r} is of mode {description.mode!r}, which this release "
+                "does not know: upgrade stratalog"
+            )
+        self.name = description.name
+        self.mode = description.mode
+        self.created_at = description.created_at
+        self.options = dict(description.options)
+
+    def description(self) -> Description:
+        """What the group is."""
+        return Description(self.name, self.mode, self.created_at, dict(self.options))
+
+    def reset(self, offset: int) -> None:
+        """Everything from an offset on is to be delivered, and nothing below it."""
+        self.ingested = self.cursor = offset
+        self.waiting = {}
+        self.delays.clear()
+        self.pending.clear()
+        self._gone = BitMap64()
+
+    def apply(self, number: int, changes: Changes) -> None:
+        """Take in a frame; `finish` must follow before the state is used."""
+        if number <= self.number:
+            return
+        self.number = number
+        text = changes.text
+        if text.description is not None:
+            self.describe(text.description)
+        if text.seek is not None:
+            self.reset(text.seek)
+        if text.is_dropped:
+            self.drop()
+        self.deliveries = changes.deliveries
+        self.cursor = changes.cursor
+        if changes.leases:
+            self.pending.update(changes.leases)
+            self._gone.update(changes.leases)
+        if changes.consumed:
+            # By the smaller of the two: either may be large.
+            pending, chosen = self.pending, changes.consumed
+            is_few = len(pending) < len(chosen)
+            for offset in [o for o in pending if o in chosen] if is_few else chosen:
+                pending.pop(offset, None)
+            self.consumed += len(changes.consumed)
+            self._gone |= changes.consumed
+
+    def drop(self) -> None:
+        """Forget everything but that the group was there."""
+        self.reset(0)
+        self.is_dropped = True
+        self.name = ""
+
+    def finish(self, topic: TopicLog) -> None:
+        """Take in the topic's records, and out of them what frames spoke of."""
+        self.ingest(topic, topic.committed)
+        gone, self._gone = self._gone, BitMap64()
+        if gone:
+            for priority in list(self.waiting):
+                self.waiting[priority] -= gone
+                if not self.waiting[priority]:
+                    del self.waiting[priority]
+            self.delays.remove(gone)
+
+    def ingest(self, topic: TopicLog, end: int) -> None:
+        """Take in the records below `end`."""
+        start = max(self.ingested, topic.earliest)
+        if self.ingested >= end:
+            return
+        if self.mode == QUEUE and start < end:
+            if self.is_queue:
+                for part in read_batches(topic, start, end):
+                    if not isinstance(part, Gap):
+                        self._take_in(*part)
+            else:
+                self.wait(0).add_range(start, end)
+        self.ingested = end
+
+    def wait(self, priority: int) -> BitMap64:
+        """The offsets that wait with a priority."""
+        waiting = self.waiting.get(priority)
+        if waiting is None:
+            waiting = self.waiting[priority] = BitMap64()
+        return waiting
+
+    def _take_in(self, batch: Batch, first: int, end: int) -> None:
+        if batch.key is not None and self.take_keys is not None:
+            self.take_keys(batch, first, end)
+        if batch.priority is None and batch.not_before is None and batch.offset_deltas is None:
+            self.wait(0).add_range(batch.base_offset + first, batch.base_offset + end)
+            return
+        offsets = batch.offsets(first, end)
+        count = end - first
+        priorities = (
+            np.zeros(count, np.uint8) if batch.priority is None else batch.priority[first:end]
+        )
+        if batch.not_before is not None:
+            due = batch.not_before[first:end]
+            late = due > 0
+            self.delays.add(due[late], offsets[late], priorities[late])
+            offsets, priorities = offsets[~late], priorities[~late]
+        if count == 1 and len(offsets):  # what one put after the other comes to
+            self.wait(int(priorities[0])).add(int(offsets[0]))
+            return
+        for priority in np.unique(priorities).tolist():
+            self.wait(priority).update(offsets[priorities == priority].astype(np.uint64).tolist())
+
+    # --- what it comes to -----------------------------------------------------------------
+
+    def floor(self) -> int:
+        """The first offset that is not consumed."""
+        if self.mode == STREAM:
+            return self.cursor
+        offsets = [self.ingested, *(bits.min() for bits in self.waiting.values() if bits)]
+        if self.pending:
+            offsets.append(min(self.pending))
+        if len(self.delays):
+            offsets.append(int(self.delays.offsets().min()))
+        return min(offsets)
+
+    def lag(self, committed: int) -> int:
+        """How many records are not consumed."""
+        if self.mode == STREAM:
+            return committed - self.cursor
+        waiting = sum(map(len, self.waiting.values()))
+        behind = max(0, committed - self.ingested)
+        return waiting + len(self.delays) + len(self.pending) + behind
+
+    # --- snapshot -------------------------------------------------------------------------
+
+    def capture(self, topic_id: int, waiting: dict[int, BitMap64]) -> GroupSnapshot:
+        """The state as a snapshot has it, with these offsets waiting."""
+        names: dict[str, int] = {}
+        leases = encode_leases(self.pending, names) if self.pending else b""
+        return GroupSnapshot(
+            topic_id=topic_id,
+            id=self.id,
+            name=self.name,
+            mode=self.mode,
+            created_at=self.created_at,
+            options=dict(self.options),
+            number=self.number,
+            ingested=self.ingested,
+            deliveries=self.deliveries,
+            consumed=self.consumed,
+            cursor=self.cursor,
+            is_dropped=self.is_dropped,
+            waiting={priority: bits.serialize() for priority, bits in waiting.items() if bits},
+            delays=self.delays.to_bytes(),
+            pending=len(self.pending),
+            leases=leases,
+            consumers=list(names),
+        )
+
+    def restore(self, state: GroupSnapshot) -> None:
+        """Take over what a snapshot says, unless more is known already."""
+        if state.number < self.number:
+            return
+        self.describe(Description(state.name, state.mode, state.created_at, state.options))
+        self.reset(state.ingested)
+        self.number = state.number
+        self.deliveries = state.deliveries
+        self.consumed = state.consumed
+        self.cursor = state.cursor
+        self.is_dropped = state.is_dropped
+        self.waiting = {p: decode_offsets(data) for p, data in state.waiting.items()}
+        self.delays = Delays.from_bytes(state.delays)
+        self.pending = decode_leases(state.leases, state.pending, state.consumers)
+
+
+class Groups:
+    """The groups of one topic: those that are known, and frames that are yet to be applied.
+
+    Concurrency: any thread; what a group in use knows is guarded by its own lock.
+    """
+
+    __slots__ = ("_collected", "_lock", "_states", "live", "queue", "topic")
+
+    def __init__(self, topic: TopicLog) -> None:
+        self.topic = topic
+        self.live: dict[int, Engine] = {}
+        """What delivers, in the writer's process, by group."""
+        self.queue: QueueState | None = None
+        """What a queue has besides its group; None for a plain topic."""
+        self._lock = threading.RLock()
+        self._states: dict[int, GroupState] = {}
+        self._collected: list[tuple[int, Changes]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._states or self._collected)
+
+    def collect(self, number: int, body: bytes) -> None:
+        """Keep a frame until all that are there can be put in order."""
+        self._collected.append((number, decode_group(body)))
+
+    def restore(self, states: Iterable[GroupSnapshot], queue: QueueSnapshot | None) -> None:
+        """Take over what a snapshot says."""
+        with self._lock:
+            for state in states:
+                self._state(state.id).restore(state)
+            if queue is not None and self.queue is not None:
+                self.queue.restore(queue)
+
+    def states(self) -> list[GroupState]:
+        """All groups, with everything that was collected applied and every record taken in."""
+        with self._lock:
+            if self._collected:
+                collected, self._collected = self._collected, []
+                collected.sort(key=lambda one: (one[1].group, one[0]))
+                for number, changes in collected:
+                    self._state(changes.group).apply(number, changes)
+            for id, state in self._states.items():
+                if id not in self.live and not state.is_dropped:
+                    state.finish(self.topic)
+            return [state for state in self._states.values() if not state.is_dropped]
+
+    def _state(self, id: int) -> GroupState:
+        state = self._states.get(id)
+        if state is None:
+            state = self._states[id] = self._new(id)
+        return state
+
+    def _new(self, id: int) -> GroupState:
+        is_queue = id == 0 and self.topic.kind == QUEUE
+        if is_queue and self.queue is None:
+            self.queue = QueueState(self.topic)
+        state = GroupState(id, is_queue=is_queue)
+        if is_queue and self.queue is not None:
+            state.take_keys = self.queue.take_keys
+        return state
+
+    def find(self, name: str, *, is_queue: bool = False) -> GroupState | None:
+        """The group of that name, or the one that a queue is."""
+        for state in self.states():
+            if state.is_queue == is_queue and state.name == name:
+                return state
+        return None
+
+    def add(self, *, is_queue: bool) -> GroupState:
+        """A group with the next free number."""
+        with self._lock:
+            self.states()
+            # Number 0 is kept for a queue's own group.
+            id = 0 if is_queue else max(self._states, default=0) + 1
+            return self._state(id)
+
+    def named(self) -> list[GroupState]:
+        """All groups but the one that a queue is, by name."""
+        named = [state for state in self.states() if not state.is_queue]
+        return sorted(named, key=lambda one: one.name)
+
+    def consumed_below(self) -> int:
+        """What every group in mode `queue` has consumed; 0 if there is none."""
+        floors = []
+        for state in self.states():
+            if state.mode == QUEUE:
+                live = self.live.get(state.id)
+                floors.append(state.floor() if live is None else live.floor())
+        return min(floors, default=0)
+
+    def capture(self) -> tuple[list[GroupSnapshot], QueueSnapshot | None]:
+        """All groups, as a snapshot has them; each of them at one moment."""
+        if not self:
+            return [], None
+        with self._lock:
+            self.states()
+            found = []
+            for state in self._states.values():
+                live = self.live.get(state.id)
+                found.append(
+                    state.capture(self.topic.id, state.waiting) if live is None else live.capture()
+                )
+            # Behind the groups: whatever messages they have taken in, their ids are in here.
+            return found, None if self.queue is None else self.queue.capture()

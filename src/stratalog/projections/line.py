@@ -1,0 +1,66 @@
+"""Those who wait for a record, in line: woken one at a time, the one that waits longest first."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+
+from stratalog.log.watched import Watched
+
+
+class Line:
+    """Threads that wait. Bare locks, released to be seen: whoever wakes them never waits.
+
+    Stands among a topic's waiters itself, so that a commit wakes the first in line.
+    """
+
+    def __init__(self, topic: Watched) -> None:
+        self._topic = topic
+        self._waiters: deque[threading.Lock] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._waiters)
+
+    def join(self) -> threading.Lock:
+        """A place at the end of the line."""
+        place = threading.Lock()
+        place.acquire()
+        self._waiters.append(place)
+        self.watch()
+        return place
+
+    def watch(self) -> None:
+        """Be told of the next commit to the topic."""
+        if self not in self._topic.waiters:
+            self._topic.waiters.append(self)
+
+    def leave(self, place: threading.Lock) -> None:
+        """Give a place up; if it was woken at that very moment, the next in line is instead."""
+        try:
+            self._waiters.remove(place)
+        except ValueError:
+            self.wake()
+
+    def rejoin(self, place: threading.Lock) -> None:
+        """Woken for nothing: the same place again, in front."""
+        if place not in self._waiters:
+            self._waiters.appendleft(place)
+        self.watch()
+
+    def wake(self) -> None:
+        """Let the first in line look again."""
+        with contextlib.suppress(IndexError):
+            place = self._waiters.popleft()
+            if place.locked():
+                place.release()
+
+    # What a topic asks of those in its list of waiters.
+
+    def locked(self) -> bool:
+        """Always waiting."""
+        return True
+
+    def release(self) -> None:
+        """A commit was published, or the topic is going away."""
+        self.wake()
