@@ -168,7 +168,11 @@ def decode_header(data: bytes, position: int = 0, *, seed: int) -> FrameHeader:
     if version != VERSION:
         raise CorruptionError(f"frame of format version {version}, which never was")
     if type not in _TYPES:
-        raise CorruptionError(f"frame type {type} is not known")
+        if type == 0:
+            raise CorruptionError("frame type 0 is never written")
+        raise UnsupportedVersionError(
+            f"frame of type {type}, which this release does not know: upgrade it"
+        )
     if flags & _FLAGS_UNKNOWN:
         raise CorruptionError(f"frame flags {flags:#06x} have reserved bits set")
     if body_length > BODY_BYTES_MAX or body_length % ALIGNMENT:

@@ -79,7 +79,7 @@ def test_frames_written_during_a_scan_are_not_taken_for_damage(
         assert offsets == list(range(6))
 
 
-def _add_frame(open_store: OpenStore, root: Path, type: FrameType, body: bytes) -> tuple[Path, int]:
+def _add_frame(open_store: OpenStore, root: Path, type: int, body: bytes) -> tuple[Path, int]:
     """Put a frame of this kind before the last of a log; nothing of the two was known durable."""
     with open_store(shards=1) as store:
         topic = store.topic("orders")
@@ -104,7 +104,7 @@ def test_a_frame_of_a_later_release_is_not_cut_off(open_store: OpenStore, tmp_pa
 
     It was taken for a torn tail, and cut off with every record behind it.
     """
-    path, start = _add_frame(open_store, tmp_path, FrameType.ADOPT, bytes(8))
+    path, start = _add_frame(open_store, tmp_path, max(FrameType) + 1, bytes(8))
     before = path.read_bytes()
     for read_only in (True, False):
         with pytest.raises(UnsupportedVersionError, match=f"{path} at position {start}.*upgrade"):
