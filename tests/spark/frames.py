@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.types import StructType
 
@@ -92,6 +93,12 @@ def run(tasks: list[Task], names: tuple[str, ...] = tuple(COLUMNS)) -> pa.Table:
         batch for task in tasks for batch in read_task(pickle.loads(pickle.dumps(task)), names)
     ]
     return pa.Table.from_batches(batches, Columns(names).schema)
+
+
+def pickled(value: Any) -> bytes:
+    """As Spark sends it."""
+    pickler: Any = cloudpickle
+    return bytes(pickler.dumps(value))
 
 
 def read(path: Path | str, topic: str, **options: Any) -> pa.Table:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from tests.conftest import OpenStore
-from tests.spark.frames import run
+from tests.spark.frames import pickled, run
 
 from stratalog.errors import (
     DataLossError,
@@ -268,7 +268,7 @@ def test_a_micro_batch_is_planned_again_as_it_was(store: Store) -> None:
     first.stop()
     store.topic("t").append_many([b"y"] * 10)
     store.checkpoint()
-    again = pickle.loads(pickle.dumps(first))
+    again = cloudpickle.loads(pickled(first))
     assert sorted(
         run([part.value for part in again.partitions(start, end)])["offset"].to_pylist()
     ) == [offset for _, offset in found]

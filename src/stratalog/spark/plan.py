@@ -38,6 +38,7 @@ from stratalog.spark.pieces import (
     lost_error,
 )
 from stratalog.spark.places import find
+from stratalog.spark.ship import Shipped
 from stratalog.view import View
 
 # More than this in one task, and one that fails has much to do again.
@@ -46,7 +47,7 @@ _TASK_BYTES_MAX = 512 << 20
 _TASK_BYTES_MIN = 16 << 20
 
 
-class TaskPartition(InputPartition):
+class TaskPartition(Shipped, InputPartition):
     """One task, as Spark carries it around."""
 
     def __init__(self, task: Task) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -98,8 +99,12 @@ def _running() -> SparkSession | None:
 def register(spark: SparkSession) -> None:
     """Make `format("stratalog")` known to a session that cannot find it by itself.
 
-    Where the package is installed for the Python that Spark runs, Spark finds it without.
+    Where the package is installed for the Python that Spark runs, Spark finds it without. To the
+    executors of a cluster it is sent along; what it depends on has to be there.
     """
+    from stratalog.spark.ship import send_package
     from stratalog.spark.source import StratalogSource
 
+    if not re.match(r"local(\[|$)", str(spark.sparkContext.master)):
+        send_package(spark)
     spark.dataSource.register(StratalogSource)

@@ -37,6 +37,7 @@ from stratalog.spark.plan import (
     resolve,
     spans_of,
 )
+from stratalog.spark.ship import Shipped
 from stratalog.spark.stream import StreamReader
 from stratalog.view import View
 
@@ -45,7 +46,7 @@ from stratalog.view import View
 _FILTERS_MODULE = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
-class StratalogSource(DataSource):
+class StratalogSource(Shipped, DataSource):
     """A store's topics as DataFrames."""
 
     @classmethod
@@ -82,7 +83,7 @@ def _sink() -> Any:
     return importlib.import_module("stratalog.spark.sink")
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Shipped, DataSourceReader):
     """Plans a read of what is there now, and reads it."""
 
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:

@@ -43,6 +43,7 @@ from stratalog.spark.plan import (
     spans_of,
     view_of,
 )
+from stratalog.spark.ship import Shipped
 from stratalog.view import View
 
 Offsets = dict[str, Any]
@@ -52,7 +53,7 @@ _ABOUT = ""
 """The key of what is not a topic."""
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows topics, those that come later too if there is a pattern for them."""
 
     def __init__(self, options: ReadOptions, names: tuple[str, ...]) -> None:
