@@ -1,4 +1,4 @@
-"""Atomic batches: appends to several topics that are all kept or none.
+"""Atomic batches: changes of several topics, queues and groups that are all kept or none.
 
 Everything is collected in memory and checked in the call itself. When the `with` block is left all
 of it is written as one frame; an exception in the block discards it. A batch is used by one thread
@@ -7,158 +7,52 @@ and once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from datetime import timedelta
-from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-import msgspec
-
-from stratalog.errors import OptionError, StateError, TooLargeError, UsageError, WrongTypeError
-from stratalog.format.columns import encode_values
+from stratalog.batched import Appended, BatchGroup, BatchQueue, BatchTopic
+from stratalog.errors import OptionError, StateError, TooLargeError, UsageError
 from stratalog.format.frame import HEADER_BYTES
 from stratalog.format.names import check_topic_name
-from stratalog.inputs import check_bytes, check_time, columns_of
-from stratalog.log.crossing import Crossing
-from stratalog.log.group import Entry, Group, batch_bytes_max, records_entry
-from stratalog.log.joint import Joint, Multi
+from stratalog.log.crossing import Crossing, holding
+from stratalog.log.group import Group, batch_bytes_max
 from stratalog.log.shard import GROUP_BYTES_MAX, Shard
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
-from stratalog.model import NO_HEADERS, Durability, Record
-from stratalog.options import check_durability, seconds
-from stratalog.topic import Topic, Value
+from stratalog.model import Durability
+from stratalog.options import check_durability
+from stratalog.projections.atomic import Atomic, Records
+from stratalog.projections.engine import Engine
+from stratalog.projections.queue import QueueState
+from stratalog.projections.settling import Settlement
 
 if TYPE_CHECKING:
     from stratalog.projections.catalog import Catalog
-    from stratalog.reading import Time
     from stratalog.store import Store
 
-Remake = Callable[[int], list[Entry]]
+# How long a batch waits at a time for the first message with an id to be written.
+_WAIT_SECONDS = 1.0
 
 
-class Appended:
-    """Where records of a batch are; known once the batch is committed."""
+class _BusyError(Exception):
+    """A message with the same id is not written yet: wait for it, and look again."""
 
-    __slots__ = ("_base", "_count", "_index")
-
-    def __init__(self, index: int, count: int) -> None:
-        self._index = index
-        self._count = count
-        self._base = -1
-
-    def __repr__(self) -> str:
-        if self._base < 0:
-            return "<stratalog.Appended, not committed>"
-        return f"<stratalog.Appended {self.first} to {self.last}>"
-
-    @property
-    def offset(self) -> int:
-        """The offset of the first record, which for a single append is the only one."""
-        if self._base < 0:
-            raise StateError(
-                "the batch is not committed: offsets are known when its `with` block is left"
-            )
-        return self._base + self._index
-
-    first = offset
-
-    @property
-    def last(self) -> int:
-        """The offset of the last record."""
-        return self.offset + self._count - 1
-
-    def place(self, base: int) -> None:
-        """Say where the batch's records of this topic begin; called by the batch."""
-        self._base = base
+    def __init__(self, log: TopicLog, offset: int) -> None:
+        super().__init__()
+        self.log = log
+        self.offset = offset
 
 
-class BatchTopic:
-    """A topic as a batch appends to it."""
+class Entered(NamedTuple):
+    """A batch that is in the log's open group."""
 
-    def __init__(self, batch: Batch, store: Store, name: str, topic: Topic | None) -> None:
-        self._batch = batch
-        self._store = store
-        self._topic = topic
-        self.name = name
-        """The topic's name."""
-        self.items: list[Any] = []
-        self.handles: list[Appended] = []
-
-    @property
-    def is_new(self) -> bool:
-        """Whether the topic is made when the batch is committed."""
-        return self._topic is None
-
-    @property
-    def topic(self) -> Topic:
-        """The topic; it is made now if there was none when it was first named."""
-        if self._topic is None:
-            self._topic = self._store.topic(self.name)
-        return self._topic
-
-    def append(
-        self,
-        value: Value,
-        *,
-        key: Value = None,
-        headers: Mapping[str, bytes] | None = None,
-        tag: str | None = None,
-        node: str | None = None,
-        timestamp: Time | None = None,
-        ttl: float | timedelta | None = None,
-    ) -> Appended:
-        """Append one record when the batch is committed; its offset is known then."""
-        if all(item is None for item in (key, headers, tag, node, timestamp, ttl)):
-            return self._add([value])
-        stamp = 0 if timestamp is None else check_time("timestamp", timestamp)
-        expires_at = 0
-        if ttl is not None:
-            expires_at = (stamp or self._store.clock.time_ns()) + round(seconds("ttl", ttl) * 10**9)
-        record = Record(
-            value=value,  # type: ignore[arg-type]  # checked and copied with all others
-            key=key,  # type: ignore[arg-type]
-            headers=NO_HEADERS if headers is None else headers,
-            tag=tag,
-            node=node,
-            timestamp=stamp,
-            expires_at=expires_at,
-        )
-        return self._add([record])
-
-    def append_many(self, records: Iterable[Value | Record]) -> Appended:
-        """Append records when the batch is committed; `first` and `last` are known then."""
-        if isinstance(records, bytes | bytearray | memoryview | str):
-            raise WrongTypeError("append_many takes a list of records; use append for one")
-        return self._add(list(records))
-
-    def _add(self, items: list[Any]) -> Appended:
-        self._batch.check()
-        if not items:
-            raise OptionError("append_many needs at least one record")
-        # Whatever is wrong with them is told now; what may change until the end is copied.
-        columns_of(items, self._store.options.record_bytes_max)
-        kept = [_keep(item) for item in items]
-        frame_bytes = 0 if self.items else HEADER_BYTES + 8
-        self._batch.add_bytes(frame_bytes + sum(map(_size, kept)))
-        handle = Appended(len(self.items), len(kept))
-        self.items += kept
-        self.handles.append(handle)
-        return handle
-
-    def encode(self) -> tuple[list[Entry], Remake | None]:
-        """The frame of this topic, and what makes it again if the topic's time has moved on."""
-        body = encode_values(self.items)
-        if body is not None:
-            return [records_entry(self.topic.log, 0, body, len(self.items))], None
-        return self.topic.encode_records(self.items)
-
-
-Made = tuple[BatchTopic, list[Entry], Remake | None]
+    shard: Shard
+    group: Group
+    has_to_wait: bool
+    """Whether its class is satisfied only when the group is committed."""
 
 
 class Batch:
-    """Appends to topics, all of them or none: see `Store.batch`."""
+    """Changes of topics, queues and groups, all of them or none: see `Store.batch`."""
 
     def __init__(
         self,
@@ -174,31 +68,65 @@ class Batch:
         self._catalog = catalog
         self._crossing = crossing
         self._rank = rank
-        self._topics: dict[str, BatchTopic] = {}
+        self._parts: dict[tuple[str, str], BatchTopic] = {}
+        self._settlements: dict[Engine, Settlement] = {}
         self._placed: list[tuple[BatchTopic, int]] = []
+        self._atomic: Atomic | None = None
         self._state = "new"
         self._bytes = 0
         self._bytes_max = batch_bytes_max(store.options)
 
+    # --- what is in it --------------------------------------------------------------------
+
     def topic(self, name: str) -> BatchTopic:
         """A topic to append to; if there is none it is made when the batch is committed."""
         self.check()
-        found = self._topics.get(name) if isinstance(name, str) else None
+        found = self._parts.get(("topic", name)) if isinstance(name, str) else None
         if found is None:
             check_topic_name(name)
             topic = None if self._catalog.get(name) is None else self._store.topic(name)
             default = self._store.options.durability
-            if (topic.log.is_ephemeral) if topic else default == Durability.EPHEMERAL:
-                raise OptionError(
-                    f"topic {name!r} is ephemeral, so its records are never in the log: they "
-                    "cannot be part of an atomic batch; append to it outside of the batch"
-                )
-            found = self._topics[name] = BatchTopic(self, self._store, name, topic)
+            is_new_one = topic is None and default == Durability.EPHEMERAL
+            if is_new_one or (topic is not None and topic.log.is_ephemeral):
+                raise _ephemeral("topic", name)
+            found = self._parts["topic", name] = BatchTopic(self, self._store, name, topic)
         return found
+
+    def queue(self, name: str) -> BatchQueue:
+        """A queue to put into, and whose messages to settle; it is made at once if need be."""
+        self.check()
+        queue = self._store.queue(name)
+        if queue.topic.log.is_ephemeral:
+            raise _ephemeral("queue", name)
+        records = self._parts.get(("queue", name))
+        if records is None:
+            records = BatchTopic(self, self._store, name, queue.topic)
+            self._parts["queue", name] = records
+        return BatchQueue(self, self._store, queue, records)
+
+    def group(self, topic: str, name: str) -> BatchGroup:
+        """A consumer group of a topic, to acknowledge for; it is made at once if need be."""
+        self.check()
+        return BatchGroup(self, self._store, self._store.topic(topic).group(name).engine())
 
     def table(self, name: str) -> Any:
         """Tables are not part of this release."""
         raise UsageError(f"batch.table({name!r}): this release has no tables yet")
+
+    def settlement(self, engine: Engine) -> Settlement:
+        """What the batch does to a group's records."""
+        self.check()
+        found = self._settlements.get(engine)
+        if found is None:
+            found = self._settlements[engine] = Settlement(engine)
+        return found
+
+    def add_bytes(self, size: int) -> None:
+        """Count what was added; raises when it can no longer be one frame."""
+        self._check_bytes(self._bytes + size)
+        self._bytes += size
+
+    # --- the block ------------------------------------------------------------------------
 
     def __enter__(self) -> Self:
         if self._state != "new":
@@ -218,58 +146,13 @@ class Batch:
             self.commit()
         self._state = "over"
 
-    def commit(self) -> None:
-        """Commit now instead of at the end of the block; nothing more can be added."""
-        self._check_state()
-        self._state = "over"
-        made = self._encode()
-        if len(made) == 1:
-            part, entries, remake = made[0]
-            first, _ = part.topic.log.append_entries(entries, self._class(made), remake)
-            self._placed.append((part, first))
-        elif made:
-            logs = [part.topic.log for part, _, _ in made]
-            self._crossing.commit(logs, partial(self._place, made, logs), self._class(made))
-        self.settle()
-
     @property
     def is_open(self) -> bool:
-        """Whether operations can be added."""
+        """Whether something can be added."""
         return self._state == "open"
 
-    def enter(self) -> tuple[Shard, Group, bool] | None:
-        """Commit without waiting: returns the group, and whether it has to be waited for.
-
-        `settle` is to be called behind that. None if that is not possible, or if there is nothing:
-        then nothing was done.
-        """
-        self._check_state()
-        if any(part.is_new for part in self._topics.values()):
-            return None
-        made = self._encode()
-        logs = [part.topic.log for part, _, _ in made]
-        group: Group | None = None
-        if len(made) == 1:
-            part, entries, remake = made[0]
-            group, first, _ = logs[0].enter(entries, self._class(made), remake, is_left=True)
-            self._placed.append((part, first))
-        elif made:
-            place = partial(self._place, made, logs)
-            group = self._crossing.enter(logs, place, self._class(made))
-        if group is None:
-            return None
-        self._state = "over"
-        has_to_wait = self._class(made) == SYNCED or group.bytes > GROUP_BYTES_MAX
-        return logs[0].shard, group, has_to_wait
-
-    def settle(self) -> None:
-        """Tell the handles where their records are: the batch is committed."""
-        for part, base in self._placed:
-            for handle in part.handles:
-                handle.place(base)
-
     def check(self) -> None:
-        """Raise unless operations can be added."""
+        """Raise unless something can be added."""
         self._check_state()
         self._store.check_writable()
 
@@ -279,10 +162,114 @@ class Batch:
         if self._state != "open":
             raise StateError("this batch is over: get another one with store.batch()")
 
-    def add_bytes(self, size: int) -> None:
-        """Count what was added; raises when it can no longer be one frame."""
-        self._check_bytes(self._bytes + size)
-        self._bytes += size
+    # --- commit ---------------------------------------------------------------------------
+
+    def commit(self) -> None:
+        """Commit now instead of at the end of the block; nothing more can be added."""
+        self._check_state()
+        self._state = "over"
+        while True:
+            try:
+                entered = self._enter(is_left=False)
+                break
+            except _BusyError as busy:
+                busy.log.wait(busy.offset, _WAIT_SECONDS)
+                busy.log.check_dropped()
+                busy.log.shard.check()
+        try:
+            if entered is not None and entered.has_to_wait:
+                entered.shard.commit(entered.group)
+        except BaseException:
+            self.finish()
+            raise
+        self.settle()
+
+    def enter(self) -> Entered | None:
+        """Commit without waiting; when that is committed `settle` is to be called, else `finish`.
+
+        None if one has to wait, or if there is nothing to commit: then nothing was done.
+        """
+        self._check_state()
+        logs = [part.topic.log for part in self._parts.values() if part.items and not part.is_new]
+        logs += [one.topic for one in self._settlements.values() if one]
+        is_new = any(part.is_new and part.items for part in self._parts.values())
+        if not logs or is_new or self._crossing.is_needed(logs):
+            return None
+        try:
+            entered = self._enter(is_left=True)
+        except _BusyError:
+            return None
+        self._state = "over"
+        return entered
+
+    def settle(self) -> None:
+        """It is committed: tell the handles where their records are."""
+        for part, base in self._placed:
+            part.tell(base)
+        self.finish()
+
+    def finish(self) -> None:
+        """Take in what became of messages that were settled; may wait a little."""
+        if self._atomic is not None:
+            self._atomic.finish()
+
+    @property
+    def may_wait_to_settle(self) -> bool:
+        """Whether `settle` and `finish` have something to do that takes time."""
+        return bool(self._settlements)
+
+    def _enter(self, *, is_left: bool) -> Entered | None:
+        """Put everything into the log; several shards at once are waited for."""
+        parts = [part for part in self._parts.values() if part.items]
+        settlements = [one for one in self._settlements.values() if one]
+        if not parts and not settlements:
+            return None
+        self._store.check_writable()
+        ids = {part: queue for part in parts if (queue := part.ids) is not None}
+        # In one order for all batches.
+        locks = [q.lock for q in sorted(set(ids.values()), key=lambda one: one.topic.id)]
+        return holding(locks, lambda: self._enter_with(parts, ids, settlements, is_left))
+
+    def _enter_with(
+        self,
+        parts: list[BatchTopic],
+        ids: dict[BatchTopic, QueueState],
+        settlements: list[Settlement],
+        is_left: bool,
+    ) -> Entered | None:
+        """The same with all that remembers ids of messages locked."""
+        now = self._store.clock.time_ns()
+        chosen: list[tuple[BatchTopic, Records | None]] = []
+        for part in parts:
+            items = part.items
+            if part in ids:
+                items, unwritten = part.without_duplicates(ids[part], now)
+                if unwritten >= 0:
+                    raise _BusyError(part.topic.log, unwritten)
+            chosen.append((part, part.encode(items) if items else None))
+        records = [one for _, one in chosen if one is not None]
+        bodies = [entry.body for one in records for entry in one.entries]
+        self._check_bytes(sum(HEADER_BYTES + len(body) for body in bodies))
+        entered: Entered | None = None
+        bases: list[int] = []
+        if records or settlements:
+            atomic = self._atomic = Atomic(self._crossing, records, settlements)
+            rank = atomic.rank if self._rank is None else self._rank
+            for part in parts:
+                part.announce()
+            group = atomic.enter(rank, is_left=is_left)
+            if group is None:
+                atomic.commit(rank)
+            else:
+                has_to_wait = rank == SYNCED or group.bytes > GROUP_BYTES_MAX
+                entered = Entered(atomic.topics[0].shard, group, has_to_wait)
+            bases = atomic.bases
+        left = iter(bases)
+        self._placed = [(part, 0 if one is None else next(left)) for part, one in chosen]
+        for part, base in self._placed:
+            if part in ids:
+                part.remember(ids[part], base, now)
+        return entered
 
     def _check_bytes(self, size: int) -> None:
         if size > self._bytes_max:
@@ -291,48 +278,12 @@ class Batch:
                 "batches of it, or raise batch_bytes_max or log_file_bytes"
             )
 
-    def _encode(self) -> list[Made]:
-        """The frames of all topics; everything that can still be wrong is found here."""
-        parts = [part for part in self._topics.values() if part.items]
-        if parts:
-            self._store.check_writable()
-        made = [(part, *part.encode()) for part in parts]
-        bodies = [entry.body for _, entries, _ in made for entry in entries]
-        self._check_bytes(sum(HEADER_BYTES + len(body) for body in bodies))
-        return made
 
-    def _class(self, made: list[Made]) -> int:
-        """The class that was asked for, or the strictest of the topics."""
-        return max(part.topic.log.rank for part, _, _ in made) if self._rank is None else self._rank
-
-    def _place(self, made: list[Made], logs: list[TopicLog]) -> Joint:
-        """Give all records their offsets; the locks of all the topics' shards are held."""
-        entered: list[Entry] = []
-        self._placed = []
-        for part, entries, remake in made:
-            log = part.topic.log
-            placed = log.place(entries, remake)
-            self._placed.append((part, log.next_offset))
-            log.next_offset = placed[-1].base_offset + placed[-1].count
-            log.last_timestamp = placed[-1].max_timestamp
-            entered += placed
-        return Multi(entered, logs)
+def _ephemeral(what: str, name: str) -> OptionError:
+    return OptionError(
+        f"{what} {name!r} is ephemeral, so its records are never in the log: they cannot be part "
+        "of an atomic batch; append to it outside of the batch"
+    )
 
 
-def _keep(item: Any) -> bytes | Record | None:
-    """A record that nobody else can change; the value alone if there is nothing else."""
-    if not isinstance(item, Record):
-        return check_bytes("value", item)
-    headers = dict(item.headers) if item.headers else NO_HEADERS
-    kept = msgspec.structs.replace(
-        item, value=check_bytes("value", item.value), key=check_bytes("key", item.key),
-        headers=headers, offset=-1,
-    )  # fmt: skip
-    return kept.value if kept == Record(kept.value) else kept
-
-
-def _size(item: bytes | Record | None) -> int:
-    """Bytes that a record takes, at least."""
-    if isinstance(item, Record):
-        return 4 + len(item.value or b"") + len(item.key or b"")
-    return 4 + len(item or b"")
+__all__ = ["Appended", "Batch"]

@@ -1,8 +1,7 @@
 """Dead letters: messages that were delivered too often, in a topic of their own.
 
-A message is written there, durably, before it is consumed in its queue. A crash in between leaves
-it in both; the next try finds by its original offset that it is there already, and only consumes
-it. So it is never lost, and never there twice.
+A message is written there and consumed in its queue in one frame: it is never lost, and never in
+both. What is ephemeral is in no frame; there it is written first, and then consumed.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-from pyroaring import BitMap64
 
 from stratalog.errors import OptionError
-from stratalog.log.topic import TopicLog
+from stratalog.log.topic import SYNCED, TopicLog
 from stratalog.model import Delivery, Gap, Lease, Message, Put, Record
 from stratalog.options import TopicOptions, check_range
+from stratalog.projections.atomic import Atomic, Records
 from stratalog.projections.delivery import Deliveries
 from stratalog.projections.fetch import fetch
+from stratalog.projections.settling import Settlement
 
 if TYPE_CHECKING:
     from stratalog.store import Store
@@ -35,6 +35,9 @@ FAILED_AT = "dlq.failed_at"
 
 _REASON_BYTES_MAX = 1024
 
+# What is moved at once: one frame, with room for all that is in it besides the payloads.
+_BYTES_MAX = 1 << 20
+
 
 class DeadLetters:
     """The dead letters of one queue. They are records of the topic `<queue>.dead`."""
@@ -43,8 +46,6 @@ class DeadLetters:
         self._store = store
         self._queue = queue
         self._lock = threading.Lock()
-        self._known: BitMap64 | None = None
-        """Original offsets of the messages that are there; None before anybody looked."""
 
     @property
     def name(self) -> str:
@@ -120,40 +121,48 @@ class DeadLetters:
                 dying, engine.dying = engine.dying, {}
                 pending = engine.state.pending
                 leases = {offset: pending[offset] for offset in dying if offset in pending}
-            chosen = list(leases)
+            if not leases:
+                return
             try:
-                self._write(chosen, dying, leases)
+                self._move(engine, leases, dying)
             except BaseException:
                 with engine.lock:
                     engine.dying = dying | engine.dying
                 raise
-            with engine.lock:
-                for offset in chosen:
-                    engine.bury(offset)
-                group = engine.operations.group
-        engine.settle(group)
 
-    def _write(self, offsets: list[int], reasons: dict[int, str], leases: dict[int, Lease]) -> None:
+    def _move(self, engine: Deliveries, leases: dict[int, Lease], reasons: dict[int, str]) -> None:
         now = self._store.clock.time_ns()
-        if self._known is None:
-            self._known = self._look()
-        new = sorted(offset for offset in offsets if offset not in self._known)
-        found = fetch(self._queue, np.array(new, np.int64), 0, Message, None)
+        found = fetch(self._queue, np.array(sorted(leases), np.int64), 0, Message, None)
         letters = [
             _letter(one, leases[one.offset].delivery_count, reasons[one.offset], now)
             for one in found
         ]
-        if letters:
-            durability = None if self._queue.is_ephemeral else "fsync"
-            self._create().append_many(letters, durability=durability)
-            self._known.update([one.offset for one in found])
+        if self._queue.is_ephemeral:
+            if letters:
+                self._create().append_many(letters)
+            with engine.lock:
+                for offset in leases:
+                    engine.bury(offset)
+            return
+        gone = leases.keys() - {one.offset for one in found}
+        if gone:  # expired, or deleted: there is nothing to write
+            self._commit(engine, [], list(gone))
+        for few in _few_at_a_time(list(zip(letters, found, strict=True)), self._bytes_max):
+            self._commit(engine, [one for one, _ in few], [one.offset for _, one in few])
 
-    def _look(self) -> BitMap64:
-        return BitMap64(
-            int(letter.headers[ORIGINAL_OFFSET])
-            for letter in self.read()
-            if ORIGINAL_OFFSET in letter.headers
-        )
+    def _commit(self, engine: Deliveries, letters: list[Record], offsets: list[int]) -> None:
+        """Write letters, and consume the messages that they were, in one."""
+        records = []
+        if letters:
+            topic = self._create()
+            records = [Records(topic.log, *topic.encode_records(letters))]
+        settlement = Settlement(engine)
+        settlement.offsets = offsets
+        Atomic(self._store.crossing, records, [settlement]).commit(SYNCED)
+
+    @property
+    def _bytes_max(self) -> int:
+        return min(_BYTES_MAX, self._queue.batch_bytes_max // 2)
 
     def _topic(self) -> Topic | None:
         return self._store.find_topic(self.name)
@@ -161,6 +170,24 @@ class DeadLetters:
     def _create(self) -> Topic:
         durability = self._queue.options.durability
         return self._store.make_topic(self.name, TopicOptions(durability=durability), KIND)
+
+
+def _few_at_a_time(
+    letters: list[tuple[Record, Message]], bytes_max: int
+) -> Iterator[list[tuple[Record, Message]]]:
+    """Letters that fit into one frame together, and always at least one."""
+    few: list[tuple[Record, Message]] = []
+    size = 0
+    for letter, message in letters:
+        headers = sum(len(name) + len(value) + 16 for name, value in letter.headers.items())
+        own = len(letter.value or b"") + len(letter.key or b"") + headers + 64
+        if few and size + own > bytes_max:
+            yield few
+            few, size = [], 0
+        few.append((letter, message))
+        size += own
+    if few:
+        yield few
 
 
 def _letter(message: Delivery, count: int, reason: str, now: int) -> Record:

@@ -268,6 +268,10 @@ class Group:
         self._log.groups.live.pop(self._state.id, None)
         engine.close()
 
+    def engine(self) -> Engine:
+        """What delivers its records, for other handles."""
+        return self._engine()
+
     # --- inside ---------------------------------------------------------------------------
 
     def _engine(self) -> Engine:

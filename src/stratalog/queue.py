@@ -84,6 +84,16 @@ class Queue(QueuePutting):
         """The topic that has the messages: to read, to watch, or for further groups."""
         return self._topic
 
+    @property
+    def engine(self) -> Deliveries:
+        """What delivers its messages, for other handles."""
+        return self._working()
+
+    @property
+    def ttl_ns(self) -> int:
+        """Nanoseconds that messages live which say nothing else; 0 is for ever."""
+        return self._ttl
+
     def start(self, engine: Deliveries) -> None:
         """Be the one whose messages the engine delivers; for the store."""
         self._engine = engine

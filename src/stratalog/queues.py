@@ -9,6 +9,7 @@ from stratalog.consuming import Place
 from stratalog.dead import SUFFIX
 from stratalog.format.names import check_topic_name
 from stratalog.group import Group, open_group
+from stratalog.log.crossing import Crossing
 from stratalog.log.log import Log
 from stratalog.log.topic import TopicLog
 from stratalog.memory import MemoryBudget
@@ -91,6 +92,12 @@ class QueueStore:
         """What the writer may hold in memory."""
         assert self._log is not None
         return self._log.budget
+
+    @property
+    def crossing(self) -> Crossing:
+        """The way in for frames of several topics."""
+        assert self._log is not None
+        return self._log.crossing
 
     def find_topic(self, name: str) -> Topic | None:
         """The topic of that name, if there is one; it is not created."""

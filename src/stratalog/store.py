@@ -203,8 +203,7 @@ class Store(QueueStore):
     def batch(self, *, durability: Durability | str | None = None) -> Batch:
         """Appends to several topics that are all kept or none: use it in a `with` block."""
         self.check_writable()
-        assert self._log is not None
-        return Batch(self, self._catalog, self._log.crossing, durability)
+        return Batch(self, self._catalog, self.crossing, durability)
 
     # --- operations ----------------------------------------------------------------------
 

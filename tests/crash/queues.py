@@ -32,6 +32,8 @@ class QueueModel:
     """Offsets that are, durably."""
     requeueing: set[int] = dataclasses.field(default_factory=set)
     """Offsets that may have left them again."""
+    transformed: dict[int, dict[str, int]] = dataclasses.field(default_factory=dict)
+    """Offsets that were consumed in a batch, with where its records end in each topic."""
 
     def check(self, store: Store, topic: Topic, model: TopicModel) -> None:
         """Hold a recovered queue against it; nothing is written."""
@@ -46,6 +48,13 @@ class QueueModel:
         for offset in range(count):
             if offset not in self.consuming and offset not in dead | self.requeueing:
                 assert offset in left, f"message {offset} is lost"
+        for offset, ends in self.transformed.items():
+            for name, end in ends.items():
+                is_there = name in store.topics() and store.topic(name).next_offset >= end
+                assert is_there == (offset not in left), (
+                    f"message {offset} is {'left' if offset in left else 'consumed'}, and its "
+                    f"result in {name!r} is {'there' if is_there else 'not there'}"
+                )
         readable = {item.offset for item in topic.read() if not isinstance(item, Gap)}
         assert left <= readable, f"to be delivered, and not there: {left - readable}"
         assert self.dead - self.requeueing <= set(dead), "a dead letter is lost"
@@ -144,6 +153,33 @@ class QueueSession:
         self.queue.ack(*messages)
         if self.is_synced:
             self.model.consumed |= offsets
+
+    def transform(
+        self, message: Message, results: dict[str, list[bytes]], onward: bytes | None = None
+    ) -> None:
+        """Consume a message and append what comes of it, in one batch; or put it on as another."""
+        session, model = self.session, self.model
+        ends: dict[str, int] = {}
+        for name, values in results.items():
+            _, topic = session._topic(name)
+            topic.sent += [(value, None, None) for value in values]
+            ends[name] = len(topic.sent)
+        if onward is not None:
+            model.priorities[len(self.topic.sent)] = 4
+            self.topic.sent.append((onward, None, None))
+            ends[self.name] = len(self.topic.sent)
+        model.consuming.add(message.offset)
+        model.transformed[message.offset] = ends
+        with session.store.batch() as batch:
+            for name, values in results.items():
+                batch.topic(name).append_many(values)
+            if onward is not None:
+                batch.queue(self.name).put(onward, priority=4)
+            batch.queue(self.name).ack(message)
+        if self.is_synced:
+            model.consumed.add(message.offset)
+            for name, end in ends.items():
+                session.topics[name].durable = end
 
     def nack(self, message: Message, **options: Any) -> None:
         """Give back."""

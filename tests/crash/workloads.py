@@ -506,6 +506,43 @@ def consumed_segments(session: Session) -> None:
     session.compact()
 
 
+def consume_transform_produce(session: Session) -> None:
+    """Messages consumed in one with what comes of them, over shards, snapshots and reopens."""
+    session.open(shards=3)
+    jobs = QueueSession(session, "jobs")
+    for number in range(8):
+        jobs.put(b"job %d" % number, priority=number % 2)
+    for number in range(4):
+        first, second = jobs.get(2)
+        jobs.transform(first, {"results": [b"result %d" % number] * 2, "audit": [b"x"]})
+        if number == 1:
+            session.snapshot()
+            jobs.all_durable()
+        session.append("results", b"between", durability="disk")
+        jobs.transform(second, {"audit": [b"y"]}, onward=b"again %d" % number)
+        if number == 2:
+            jobs.reopen(shards=2)
+    for message in jobs.get(2):
+        jobs.nack(message, delay=5.0)
+
+
+def transform_without_waiting(session: Session) -> None:
+    """The same where nobody waits for the disk: what a crash keeps is still all or nothing."""
+    session.open(shards=1, durability="disk")
+    jobs = QueueSession(session, "jobs")
+    for number in range(6):
+        jobs.put(b"job %d" % number)
+    for number in range(6):
+        (message,) = jobs.get(1)
+        jobs.transform(message, {"results": [b"result %d" % number]})
+        if number % 2:
+            session.tick()
+        if number == 3:
+            session.snapshot()
+            jobs.all_durable()
+    session.tick(2.0)
+
+
 CATALOGUE: list[Workload] = [
     single_appends,
     batches_over_rotations,
@@ -532,6 +569,8 @@ CATALOGUE: list[Workload] = [
     joint_batches,
     joint_batches_in_one_shard,
     joint_batches_and_upkeep,
+    consume_transform_produce,
+    transform_without_waiting,
     adoptions,
     adoptions_again,
     replacements,

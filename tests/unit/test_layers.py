@@ -38,7 +38,9 @@ LAYERS = [
     ["consuming"],
     ["topic", "group", "dead", "putting", "table", "series"],
     ["queue"],
-    ["queues", "batch"],
+    ["queues"],
+    ["batched"],
+    ["batch"],
     ["store"],
     ["adopting"],
     [""],  # the package itself: open() and the public names

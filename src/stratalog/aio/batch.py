@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 from stratalog.aio.runner import Runner
-from stratalog.batch import Batch, BatchTopic
+from stratalog.batch import Batch
+from stratalog.batched import BatchTopic
 
 
 class AsyncBatch:
@@ -34,10 +36,19 @@ class AsyncBatch:
         if entered is None:  # over several shards, or with topics to be made
             await self._runner.run(self._batch.commit)
         else:
-            shard, group, has_to_wait = entered
-            if has_to_wait:
-                await self._runner.committed(shard, group)
-            self._batch.settle()
+            try:
+                if entered.has_to_wait:
+                    await self._runner.committed(entered.shard, entered.group)
+            except BaseException:
+                await self._finish(self._batch.finish)
+                raise
+            await self._finish(self._batch.settle)
+
+    async def _finish(self, work: Callable[[], None]) -> None:
+        if self._batch.may_wait_to_settle:
+            await self._runner.run(work)
+        else:
+            work()
 
     async def __aenter__(self) -> Self:
         self._batch.__enter__()

@@ -63,16 +63,21 @@ class Crossing:
             shards[0].commit(group)
 
     def enter(
-        self, topics: Sequence[TopicLog], make: Callable[[], Joint], rank: int
+        self, topics: Sequence[TopicLog], make: Callable[[], Joint], rank: int, *, is_left: bool
     ) -> Group | None:
-        """The same without waiting: returns the group to wait for, which the ticker leads.
+        """The same without waiting: returns the group to wait for.
 
-        None if the topics are in several shards: then nothing was done, and one has to wait.
+        `is_left` leaves it to the ticker, if nobody leads it before. None if the topics are in
+        several shards: then nothing was done, and one has to wait.
         """
         shards = self._involved(topics)
         if len(shards) > 1:
             return None
-        return self._enter(shards[0], topics, make, rank, is_left=True)
+        return self._enter(shards[0], topics, make, rank, is_left)
+
+    def is_needed(self, topics: Sequence[TopicLog]) -> bool:
+        """Whether topics are in several shards."""
+        return len(self._involved(topics)) > 1
 
     def _involved(self, topics: Sequence[TopicLog]) -> list[Shard]:
         wanted = {topic.shard for topic in topics}
@@ -127,12 +132,12 @@ class _Crossing:
 
     def run(self) -> None:
         """Commit it; raises what went wrong."""
-        _holding([shard.commit_lock for shard in self._shards], self._run)
+        holding([shard.commit_lock for shard in self._shards], self._run)
 
     def _run(self) -> None:
         interrupt: BaseException | None = None
         try:
-            _holding([shard.lock for shard in self._shards], self._enter)
+            holding([shard.lock for shard in self._shards], self._enter)
         except BaseException as error:
             if not self._group.entries:
                 insist(self._drain)  # what was closed is written all the same
@@ -184,13 +189,16 @@ class _Crossing:
         """Give the offsets back, in all topics, and those behind them."""
         if self._group.done and self._group.error is None:
             return  # it is in the log, and what was interrupted came after it
+        for entry in self._group.entries:
+            if isinstance(entry, Joint) and entry.on_fail is not None:
+                entry.on_fail()
         for shard in self._shards:
             shard.fail_behind(error, [topic for topic in self._topics if topic.shard is shard])
 
 
-def _holding(locks: Sequence[threading.Lock], action: Callable[[], _T]) -> _T:
+def holding(locks: Sequence[threading.Lock], action: Callable[[], _T]) -> _T:
     """Do something with all of the locks held. No Ctrl-C comes between one and its release."""
     if not locks:
         return action()
     with locks[0]:
-        return _holding(locks[1:], action)
+        return holding(locks[1:], action)

@@ -7,7 +7,7 @@ out offsets in several topics derives from `Joint`, and commits it through `log/
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from stratalog.format.frame import HEADER_BYTES, FrameType, body_checksum, encode_header
 from stratalog.format.multi import inner_seed
@@ -15,6 +15,16 @@ from stratalog.log.group import Entry
 
 if TYPE_CHECKING:
     from stratalog.log.topic import TopicLog
+
+
+class Late(Protocol):
+    """A part of a frame that can be made only when the frame is about to be written."""
+
+    def encode(self) -> Entry:
+        """The part; the commit lock of its topic is held. May be called again."""
+
+    def failed(self) -> None:
+        """The frame is not in the log; may be called again."""
 
 
 class Joint(Entry):
@@ -41,6 +51,9 @@ class Joint(Entry):
         """Those whose offsets it has given out; given back together if it fails."""
         return self._topics
 
+    def prepare(self) -> None:
+        """Make what had to wait until now; the commit locks of all topics are held."""
+
     def assemble(self, seed: int) -> None:
         """Make the body for a log file; called before it is written, perhaps more than once."""
 
@@ -56,12 +69,32 @@ class Joint(Entry):
 class Multi(Joint):
     """Several frames in one. Their offsets and times are known once it enters a group."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("_entries", "_late", "parts")
 
-    def __init__(self, parts: Sequence[Entry], topics: Sequence[TopicLog]) -> None:
-        length = sum(HEADER_BYTES + len(part.body) for part in parts)
-        super().__init__(FrameType.MULTI, bytes(length), topics, count=len(parts))
+    def __init__(
+        self, entries: Sequence[Entry], topics: Sequence[TopicLog], late: Sequence[Late] = ()
+    ) -> None:
+        super().__init__(FrameType.MULTI, b"", topics)
+        self._entries = entries
+        self._late = late
+        self.on_fail = self._failed
+        self.parts: Sequence[Entry] = ()
+        self._take(entries)
+
+    def _take(self, parts: Sequence[Entry]) -> None:
+        # Zeros as long as the body will be: it is made for the file it is written to.
+        self.body = bytes(sum(HEADER_BYTES + len(part.body) for part in parts))
+        self.count = len(parts)
         self.parts = parts
+
+    def prepare(self) -> None:
+        """Have the rest of the parts made."""
+        if self._late:
+            self._take([*self._entries, *(part.encode() for part in self._late)])
+
+    def _failed(self) -> None:
+        for part in self._late:
+            part.failed()
 
     def assemble(self, seed: int) -> None:
         """Put the frames one behind the other: their headers depend on the file they are in."""

@@ -252,6 +252,8 @@ class Shard:
     def _encode(self, group: Group) -> None:
         encoded: list[Entry] = []
         for entry in group.entries:
+            if isinstance(entry, Joint):
+                entry.prepare()
             encoded += [entry] if isinstance(entry, Entry) else entry.encode()
         group.encoded = encoded
 

@@ -19,14 +19,14 @@ class Deadlines:
     __slots__ = ("_heap", "count", "next_due")
 
     def __init__(self) -> None:
-        self._heap: list[tuple[int, int, Sequence[int]]] = []
+        self._heap: list[tuple[int, int, tuple[int, ...]]] = []
         self.count = 0
         """Offsets in it."""
         self.next_due = NEVER
 
     def add(self, deadline: int, serial: int, offsets: Sequence[int]) -> None:
         """Look at these at that time."""
-        heappush(self._heap, (deadline, serial, offsets))
+        heappush(self._heap, (deadline, serial, tuple(offsets)))  # compared, if all else is equal
         self.count += len(offsets)
         if deadline < self.next_due:
             self.next_due = deadline

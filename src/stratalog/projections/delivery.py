@@ -154,7 +154,7 @@ class Deliveries(Engine):
             else:
                 state.pending.update((delivery.offset, delivery.lease) for delivery in found)
             self.operations.touched += offsets
-            self._watch(deadline, serial, offsets)
+            self.watch(deadline, serial, offsets)
         return found
 
     def _count_again(self, found: list[Delivery], lease: Lease) -> None:
@@ -220,14 +220,18 @@ class Deliveries(Engine):
             del pending[offset]
         self.state.consumed += len(known)
         if self._returned:
-            again = self._returned.intersection(known)
-            self._returned -= again
-            self._cancelled |= again
+            self.cancel(known)
         if known:
             self.operations.enter(sync=self.topic.rank == SYNCED)
             if self.line:
                 self.line.wake()
         return len(known)
+
+    def cancel(self, offsets: Sequence[int]) -> None:
+        """Do not deliver these again, if they are to be: the lock is held."""
+        again = self._returned.intersection(offsets)
+        self._returned -= again
+        self._cancelled |= again
 
     def give_back(
         self, offset: int, due: int, now: int, reason: str, delivery: Delivery | None = None
@@ -240,8 +244,8 @@ class Deliveries(Engine):
         if self.rules.max_deliveries and lease.delivery_count >= self.rules.max_deliveries:
             self.dying[offset] = reason
         elif due > now:
-            self._cancel_return(offset)
-            self._watch(due, lease.serial, (offset,))
+            self.cancel((offset,))
+            self.watch(due, lease.serial, (offset,))
         elif offset not in self._returned:
             self._return(offset, lease.priority, delivery)
         self.operations.enter(sync=self.topic.rank == SYNCED)
@@ -255,8 +259,8 @@ class Deliveries(Engine):
             lease = lease._replace(consumer=consumer)
         self.state.pending[offset] = lease
         self.operations.touched.append(offset)
-        self._cancel_return(offset)
-        self._watch(deadline, lease.serial, (offset,))
+        self.cancel((offset,))
+        self.watch(deadline, lease.serial, (offset,))
         self.operations.enter(sync=False)
         return lease
 
@@ -271,9 +275,9 @@ class Deliveries(Engine):
                 now + lease, old.delivery_count + 1, consumer, now, self.state.deliveries,
                 old.priority,
             )  # fmt: skip
-            self._cancel_return(delivery.offset)
+            self.cancel((delivery.offset,))
             self.operations.touched.append(delivery.offset)
-            self._watch(now + lease, self.state.deliveries, (delivery.offset,))
+            self.watch(now + lease, self.state.deliveries, (delivery.offset,))
         if found:
             self.operations.enter(sync=False)
         return found
@@ -306,6 +310,8 @@ class Deliveries(Engine):
 
     def look(self, now: int) -> None:
         """Take note of what is due, and of what was published; the lock is held."""
+        if self.inbox:
+            self.open_inbox()
         if now >= self._deadlines.next_due or now >= self.state.delays.next_due:
             self._look_at_time(now)
         if self.topic.committed > self.state.ingested:
@@ -342,12 +348,7 @@ class Deliveries(Engine):
             again.is_settled = False
             self.ready.of(priority).insert(again)
 
-    def _cancel_return(self, offset: int) -> None:
-        if offset in self._returned:
-            self._returned.discard(offset)
-            self._cancelled.add(offset)
-
-    def _watch(self, deadline: int, serial: int, offsets: Sequence[int]) -> None:
+    def watch(self, deadline: int, serial: int, offsets: Sequence[int]) -> None:
         """Look at leases again when they run out."""
         self._deadlines.add(deadline, serial, offsets)
         self.told(deadline)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ class Engine:
         """When a consumer was last heard of, in nanoseconds since 1970."""
         self._expected = NEVER
         """When the first in line looks again by itself."""
+        self.inbox: deque[Callable[[], None]] = deque()
+        """What those who hold no lock of the group want to be done to it, the next time it is."""
         self._budget = budget
         self.held_bytes = 0
         budget.hold(SHARE, self)
@@ -83,6 +86,14 @@ class Engine:
     def forget(self) -> bool:
         """Forget what can be read again; returns whether there was any. The lock is held."""
         return False
+
+    def forward(self, cursor: int) -> None:
+        """The cursor moved, by a frame that is written; the lock is held."""
+
+    def open_inbox(self) -> None:
+        """Do what others left to be done; the lock is held."""
+        while self.inbox:
+            self.inbox.popleft()()
 
     # --- asking ---------------------------------------------------------------------------
 

@@ -35,6 +35,7 @@ from stratalog.format.groups import (
 )
 from stratalog.format.snapshot import GroupSnapshot, QueueSnapshot
 from stratalog.model import Gap, Lease
+from stratalog.options import QueueOptions
 from stratalog.projections.delays import Delays
 from stratalog.projections.queue import QueueState
 from stratalog.segments.read import read_batches
@@ -53,8 +54,8 @@ class GroupState:
 
     __slots__ = (
         "_gone", "consumed", "created_at", "cursor", "delays", "deliveries", "id", "ingested",
-        "is_dropped", "is_queue", "mode", "name", "number", "options", "pending", "take_keys",
-        "waiting",
+        "is_dropped", "is_queue", "mode", "name", "number", "options", "pending", "settling",
+        "take_keys", "waiting",
     )  # fmt: skip
 
     def __init__(self, id: int, *, is_queue: bool) -> None:
@@ -74,6 +75,8 @@ class GroupState:
         """Offsets that can be delivered, by priority."""
         self.delays = Delays()
         self.pending: dict[int, Lease] = {}
+        self.settling: dict[int, Lease] = {}
+        """Pending records of which a frame that is being written says what becomes of them."""
         self.deliveries = 0
         self.consumed = 0
         self.cursor = 0
@@ -109,6 +112,7 @@ class GroupState:
         self.waiting = {}
         self.delays.clear()
         self.pending.clear()
+        self.settling.clear()
         self._gone = BitMap64()
 
     def apply(self, number: int, changes: Changes) -> None:
@@ -204,8 +208,7 @@ class GroupState:
         if self.mode == STREAM:
             return self.cursor
         offsets = [self.ingested, *(bits.min() for bits in self.waiting.values() if bits)]
-        if self.pending:
-            offsets.append(min(self.pending))
+        offsets += [min(held) for held in (self.pending, self.settling) if held]
         if len(self.delays):
             offsets.append(int(self.delays.offsets().min()))
         return min(offsets)
@@ -216,14 +219,18 @@ class GroupState:
             return committed - self.cursor
         waiting = sum(map(len, self.waiting.values()))
         behind = max(0, committed - self.ingested)
-        return waiting + len(self.delays) + len(self.pending) + behind
+        held = len(self.pending) + len(self.settling)
+        return waiting + len(self.delays) + held + behind
 
     # --- snapshot -------------------------------------------------------------------------
 
     def capture(self, topic_id: int, waiting: dict[int, BitMap64]) -> GroupSnapshot:
         """The state as a snapshot has it, with these offsets waiting."""
         names: dict[str, int] = {}
-        leases = encode_leases(self.pending, names) if self.pending else b""
+        # The number first: what frames behind it say of a record that is pending here counts.
+        number = self.number
+        pending = self.pending | self.settling
+        leases = encode_leases(pending, names) if pending else b""
         return GroupSnapshot(
             topic_id=topic_id,
             id=self.id,
@@ -231,7 +238,7 @@ class GroupState:
             mode=self.mode,
             created_at=self.created_at,
             options=dict(self.options),
-            number=self.number,
+            number=number,
             ingested=self.ingested,
             deliveries=self.deliveries,
             consumed=self.consumed,
@@ -239,7 +246,7 @@ class GroupState:
             is_dropped=self.is_dropped,
             waiting={priority: bits.serialize() for priority, bits in waiting.items() if bits},
             delays=self.delays.to_bytes(),
-            pending=len(self.pending),
+            pending=len(pending),
             leases=leases,
             consumers=list(names),
         )
@@ -303,6 +310,9 @@ class Groups:
                     self._state(changes.group).apply(number, changes)
             for id, state in self._states.items():
                 if id not in self.live and not state.is_dropped:
+                    if state.is_queue and self.queue is not None:
+                        options = QueueOptions.build(state.options)  # how long an id counts
+                        self.queue.configure(options.dedup_window, options.dedup_entries)
                     state.finish(self.topic)
             return [state for state in self._states.values() if not state.is_dropped]
 

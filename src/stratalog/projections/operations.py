@@ -54,7 +54,7 @@ class Operations(Gathered):
 
     __slots__ = (
         "_description", "_draining", "_is_dropped", "_is_moved", "_lock", "_seek", "consumed",
-        "entered", "group", "state", "topic_log", "touched",
+        "entered", "group", "numbered", "state", "topic_log", "touched",
     )  # fmt: skip
 
     def __init__(self, topic: TopicLog, state: GroupState) -> None:
@@ -68,6 +68,8 @@ class Operations(Gathered):
         """The group that will be written with the changes noted so far."""
         self.group: Group | None = None
         """The one that was entered last: what was noted so far is written once it is."""
+        self.numbered = 0
+        """Of the newest frame that was made. One that was not written leaves its number unused."""
         self._lock = threading.Lock()
         self._description: Description | None = None
         self._seek: int | None = None
@@ -89,10 +91,16 @@ class Operations(Gathered):
             self.touched.clear()
             self._seek = offset
 
-    def move(self) -> None:
-        """The cursor of a group in mode `stream` moved."""
+    def move(self, cursor: int, *, is_written: bool = False) -> None:
+        """The cursor of a group in mode `stream` moves, unless it is further already.
+
+        `is_written` if a frame says so; then the commit lock is held, and not the group's.
+        """
         with self._lock:
-            self._is_moved = True
+            self._is_moved |= not is_written
+            if cursor > self.state.cursor:
+                self.state.consumed += cursor - self.state.cursor
+                self.state.cursor = cursor
 
     def drop(self) -> None:
         """The group is gone."""
@@ -172,15 +180,15 @@ class Operations(Gathered):
                     is_dropped=drained.is_dropped and is_first,
                 )
             )
-        number = state.number
+        number = self.next_number(len(bodies))
         entries = [
             Entry(
                 FrameType.GROUP, self.topic_log.id, body, base_offset=number + place,
                 on_fail=self.on_fail,
             )
-            for place, body in enumerate(bodies, 1)
+            for place, body in enumerate(bodies)
         ]  # fmt: skip
-        last = number + len(bodies)
+        last = self.numbered
 
         def done() -> None:
             if state.number < last:
@@ -189,6 +197,12 @@ class Operations(Gathered):
 
         entries[-1].on_commit = done
         return entries
+
+    def next_number(self, frames: int = 1) -> int:
+        """The number of the next frame, of the first if there are several; commit lock held."""
+        first = max(self.numbered, self.state.number) + 1
+        self.numbered = first + frames - 1
+        return first
 
     def _drain(self) -> _Drained:
         consumed, touched = self.consumed[:], self.touched[:]

@@ -53,6 +53,10 @@ class Streaming(Engine):
         self._move(behind)
         return count
 
+    def forward(self, cursor: int) -> None:
+        """The cursor moved, by a frame that is written; the lock is held."""
+        self.position = max(self.position, cursor)
+
     def give_back(self, offsets: Sequence[int]) -> None:
         """Give these out again, and all that follow."""
         self.position = max(self.state.cursor, min([self.position, *offsets]))
@@ -67,8 +71,6 @@ class Streaming(Engine):
         self.line.wake()
 
     def _move(self, cursor: int) -> None:
-        self.state.consumed += cursor - self.state.cursor
-        self.state.cursor = cursor
         self.position = max(self.position, cursor)
-        self.operations.move()
+        self.operations.move(cursor)
         self.operations.enter(sync=self.topic.rank == SYNCED)
