@@ -285,6 +285,8 @@ class Replay:
                 continue  # dropped since
             if part.kind == "replace":
                 self.replacements += placed
+                for one in placed:
+                    topic.history.note_replaced(one)
             else:
                 topic.history.note_adopted(map(self.pool.staged, placed))
                 if publish and placed[-1].footer.end_offset > topic.committed:

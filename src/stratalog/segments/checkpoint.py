@@ -15,7 +15,7 @@ from stratalog.log.topic import TopicLog
 from stratalog.model import Gap
 from stratalog.segments.chain import Chain, Mark
 from stratalog.segments.read import read_batches
-from stratalog.segments.segment import Segment
+from stratalog.segments.segment import Segment, Slice
 from stratalog.segments.writer import SegmentWriter, put_in_place
 
 BATCH_BYTES = 512 << 10
@@ -111,7 +111,8 @@ def _copy(topic: TopicLog, end: int, now: int, rest: Callable[[], None]) -> None
     history = topic.history
     writer = history.writer = history.writer or _resume(topic)
     options = topic.options
-    for block, last in _blocks(topic, history.checkpointed, end):
+    parts = read_batches(topic, history.checkpointed, end)
+    for block, last in blocks(parts, end, topic.codec, lambda: _room(topic)):
         if writer is None:
             writer = SegmentWriter(
                 history.pool.fs, history.directory, topic.id, history.checkpointed, now
@@ -132,32 +133,34 @@ def _copy(topic: TopicLog, end: int, now: int, rest: Callable[[], None]) -> None
         _publish(topic, _sealed(topic), end, Mark(end, 0))  # nothing of it was left to copy
 
 
-def _blocks(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Block, int]]:
-    """The records as batches of about `BATCH_BYTES`, each with the offset behind it.
+def blocks(
+    parts: Iterable[Slice | Gap], end: int, codec: int, room_of: Callable[[], int]
+) -> Iterator[tuple[Block, int]]:
+    """Records up to `end` as batches of about `BATCH_BYTES`, each with the offset behind it.
 
-    No batch makes a segment hold more records than it may.
+    No batch makes a segment hold more records than it has room for.
     """
-    parts: list[Part] = []
+    taken: list[Part] = []
     size = count = 0
-    room = _room(topic)
-    for part in read_batches(topic, start, end):
+    room = room_of()
+    for part in parts:
         if isinstance(part, Gap):
             continue  # the segment answers for it, with nothing
         batch, first, last = part
         record_bytes = max(1, batch.size // batch.count)
         while first < last:
             fitting = max(1, (BATCH_BYTES - size) // record_bytes)
-            taken = min(last - first, room - count, fitting)
-            parts.append(Part(batch, first, first + taken))
-            first += taken
-            count += taken
-            size += taken * record_bytes
+            more = min(last - first, room - count, fitting)
+            taken.append(Part(batch, first, first + more))
+            first += more
+            count += more
+            size += more * record_bytes
             if count == room or size + record_bytes > BATCH_BYTES:
-                yield merge(parts, topic.codec), batch.offset_of(first - 1) + 1
-                room = _room(topic)
-                parts, size, count = [], 0, 0
-    if parts:
-        yield merge(parts, topic.codec), end
+                yield merge(taken, codec), batch.offset_of(first - 1) + 1
+                room = room_of()
+                taken, size, count = [], 0, 0
+    if taken:
+        yield merge(taken, codec), end
 
 
 def _room(topic: TopicLog) -> int:

@@ -46,7 +46,7 @@ class History:
         "adopted_end", "ahead", "chain", "checkpointed", "cold", "compacted_below",
         "consumed_below", "copied", "delete_lock", "deleted", "directory", "evicted_below",
         "evicted_reason", "examined", "is_stale", "lost", "mark", "pool", "refresh",
-        "tombstone_due", "topic_id", "writer",
+        "replaced", "tombstone_due", "topic_id", "writer",
     )  # fmt: skip
 
     def __init__(self, pool: SegmentPool, topic_id: int) -> None:
@@ -58,6 +58,8 @@ class History:
         """Segments that were adopted, where they were staged, until a checkpoint reaches them."""
         self.adopted_end = 0
         """The first offset behind all that was adopted since the snapshot."""
+        self.replaced: dict[int, int] = {}
+        """Where segments end that take the place of others, by first offset, until they do."""
         self.copied: list[Segment] = []
         """Those of them that a checkpoint has copied, and whose files may go once it is marked."""
         self.checkpointed = 0
@@ -232,14 +234,23 @@ class History:
         """What a segment holds: as known, or as its file says."""
         if not is_here:
             return self.cold[first]
-        if segment is not None and segment.summary.state == State.SEALED:
+        is_same = segment is not None and segment.end == self.replaced.get(first, segment.end)
+        if segment is not None and is_same and segment.summary.state == State.SEALED:
             file = self.pool.fs.open(segment.path, "read")
             try:
                 if file.size() == segment.summary.bytes:  # not rewritten since
                     return segment.summary
             finally:
                 file.close()
-        return self.pool.summarise(self.topic_id, first)
+        summary = self.pool.summarise(self.topic_id, first)
+        if summary.end_offset == self.replaced.get(first):
+            del self.replaced[first]
+        return summary
+
+    def note_replaced(self, placed: Placed) -> None:
+        """A segment takes the place of others; it may well be as large as the first of them."""
+        self.replaced[placed.footer.first_offset] = placed.footer.end_offset
+        self.is_stale = True
 
     def _open_segment(self, known: dict[int, Segment], problems: list[str]) -> list[Segment]:
         """The open segment, up to what the newest checkpoint says is durable."""

@@ -12,14 +12,14 @@ Crash: the old segment is there until the rename, which puts the whole new one i
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
 from stratalog.format.batch import Batch
-from stratalog.format.merge import Part, merge
+from stratalog.format.merge import Block, Part, merge
 from stratalog.log.topic import TopicLog
 from stratalog.memory import MemoryBudget
 from stratalog.model import Gap, Operation
@@ -131,7 +131,7 @@ def _replaced(
         for part in reversed(list(segment.batches(segment.first, segment.end))):
             keys, offsets = _keys(part), _offsets(part)
             memory.make_room(keys)
-            tombstones = _tombstones(part)
+            deleted_at = tombstones(part)
             for index in range(len(keys) - 1, -1, -1):
                 key, offset = keys[index], offsets[index]
                 if key is None or (deleted and offset in deleted):
@@ -140,8 +140,8 @@ def _replaced(
                     replaced.add(offset)
                     continue
                 seen.add(key)
-                if tombstones is not None and tombstones[index]:
-                    goes_at = int(tombstones[index]) + grace_ns
+                if deleted_at is not None and deleted_at[index]:
+                    goes_at = int(deleted_at[index]) + grace_ns
                     if goes_at <= now:
                         replaced.add(offset)
                     else:
@@ -158,7 +158,7 @@ def _offsets(part: Slice) -> list[int]:
     return offsets
 
 
-def _tombstones(part: Slice) -> npt.NDArray[np.int64] | None:
+def tombstones(part: Slice) -> npt.NDArray[np.int64] | None:
     """The times of those records that are deletions of a key, 0 for others; None for none."""
     batch, first, end = part
     is_tombstone = np.zeros(end - first, np.bool_)
@@ -191,19 +191,9 @@ def rewrite(topic: TopicLog, segment: Segment, dead: Dead, now: int) -> int:
     )
     writer.create()
     try:
-        parts: list[Part] = []
-        size = 0
-        for part in segment.batches(segment.first, segment.end):
-            mask = dead(part)
-            if mask is not None and mask.all():
-                continue
-            parts.append(Part(*part, None if mask is None else ~mask))
-            size += _share(part.batch, mask)
-            if size >= BATCH_BYTES:
-                writer.append(merge(parts, topic.codec))
-                parts, size = [], 0
-        if parts:
-            writer.append(merge(parts, topic.codec))
+        slices = segment.batches(segment.first, segment.end)
+        for block in rewritten(((part, dead(part)) for part in slices), topic.codec):
+            writer.append(block)
         summary = writer.seal(segment.end, now)
     except BaseException:
         writer.close()
@@ -212,6 +202,22 @@ def rewrite(topic: TopicLog, segment: Segment, dead: Dead, now: int) -> int:
     history.replace(pool.segment(topic.id, summary))
     pool.forget(segment)
     return segment.summary.bytes - summary.bytes
+
+
+def rewritten(parts: Iterable[tuple[Slice, Mask | None]], codec: int) -> Iterator[Block]:
+    """What is left of records, each slice with those of it that are to go, in large batches."""
+    kept: list[Part] = []
+    size = 0
+    for part, dead in parts:
+        if dead is not None and dead.all():
+            continue
+        kept.append(Part(*part, None if dead is None else ~dead))
+        size += _share(part.batch, dead)
+        if size >= BATCH_BYTES:
+            yield merge(kept, codec)
+            kept, size = [], 0
+    if kept:
+        yield merge(kept, codec)
 
 
 def _share(batch: Batch, dead: Mask | None) -> int:

@@ -6,7 +6,10 @@ job lasts; by default that is all cores of this machine.
 
 from __future__ import annotations
 
+from stratalog.spark.backfill import backfill
+from stratalog.spark.compact import compact
+from stratalog.spark.export import export
 from stratalog.spark.report import report
 from stratalog.spark.verify import verify
 
-__all__ = ["report", "verify"]
+__all__ = ["backfill", "compact", "export", "report", "verify"]

@@ -247,6 +247,14 @@ def pack(spans: Sequence[Span], options: ReadOptions) -> list[list[Span]]:
     return [task for task in tasks if task]
 
 
+def cut_span(span: Span, size: int) -> tuple[Span, Span | None]:
+    """A part of about so many bytes, one batch at least, and what is left."""
+    offset = _cut(span, size)
+    if not span.start < offset < span.end:
+        return span, None
+    return _part(span, span.start, offset), _part(span, offset, span.end)
+
+
 def _part(span: Span, start: int, end: int) -> Span:
     return _span(span.topic, start, end, span.segment, span.log)
 
@@ -261,19 +269,20 @@ def tasks_wanted(total: int, options: ReadOptions) -> int:
 
 def make_tasks(view: View, spans: Sequence[Span], options: ReadOptions, now: int) -> list[Task]:
     """What to send to whoever reads."""
-    pool = view.replay.pool
-    return [
-        Task(
-            path=options.path,
-            identity=view.store_file.identity,
-            cold=options.cold or pool.cold_location,
-            now=now,
-            fail_on_data_loss=options.fail_on_data_loss,
-            verify=options.verify,
-            pieces=tuple(_piece(span) for span in task),
-        )
-        for task in pack(spans, options)
-    ]
+    return [task_of(view, task, options, now) for task in pack(spans, options)]
+
+
+def task_of(view: View, spans: Sequence[Span], options: ReadOptions, now: int) -> Task:
+    """One task that reads all of these."""
+    return Task(
+        path=options.path,
+        identity=view.store_file.identity,
+        cold=options.cold or view.replay.pool.cold_location,
+        now=now,
+        fail_on_data_loss=options.fail_on_data_loss,
+        verify=options.verify,
+        pieces=tuple(_piece(span) for span in spans),
+    )
 
 
 def _piece(span: Span) -> Piece:
