@@ -13,11 +13,12 @@ from typing import Self
 
 from stratalog.errors import LockedError, RejectedError
 from stratalog.format.manifest import Manifest
-from stratalog.format.names import incoming_path, manifest_key
+from stratalog.format.names import incoming_path, manifest_key, store_path
 from stratalog.fs import FileSystem, PosixFileSystem
 from stratalog.opened import open_writer
 from stratalog.options import StoreOptions
 from stratalog.projections.adopt import read_file
+from stratalog.projections.identity import read_store_file
 from stratalog.segments import stage
 from stratalog.store import Store
 from stratalog.view import View
@@ -85,6 +86,19 @@ class Publisher:
             Store(self.root, StoreOptions.build({}, {})) as own,
         ):
             own.adopt()
+
+
+def ensure_store(path: str | os.PathLike[str]) -> None:
+    """Make a directory that does not exist, or is empty, a store; raises if it is something else.
+
+    A store stays as it is, whoever has it open.
+    """
+    root, fs = os.path.abspath(os.fspath(path)), PosixFileSystem()
+    if os.path.basename(store_path(root)) in fs.listdir(root):
+        read_store_file(fs, root)
+        return
+    with contextlib.suppress(LockedError):  # somebody else is making it one
+        Store(root, StoreOptions.build({}, {})).close()
 
 
 def is_adopted(path: str | os.PathLike[str], writer: str, batch: int) -> bool:
