@@ -199,6 +199,9 @@ class Batch:
             entered = self._enter(is_left=True)
         except _BusyError:
             return None
+        except BaseException:
+            self._state = "over"
+            raise
         self._state = "over"
         return entered
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stratalog.consuming import delay_ns
 from stratalog.errors import WrongTypeError
 from stratalog.inputs import check_bytes, check_headers, check_text
+from stratalog.log.group import AppendFuture
 from stratalog.log.topic import TopicLog
 from stratalog.model import Durability, Put, Record
 from stratalog.options import check_range, seconds
@@ -64,6 +65,28 @@ class QueuePutting:
         self, value: Value, priority: int, ttl: Any, delay: Any, dedup_id: Any, headers: Any,
         durability: Any,
     ) -> Put:  # fmt: skip
+        data, size, extras, rank = self._checked(
+            value, priority, ttl, delay, dedup_id, headers, durability
+        )
+        key = extras.get("keys")
+        if key is None:
+            return Put(self._log.append(data, size, extras, rank), False)  # type: ignore[arg-type]
+        queue = self._log.groups.queue
+        assert queue is not None
+        return put_once(self._log, queue, key, data, size, extras, rank)
+
+    def enter(
+        self, value: Value, priority: int, ttl: Any, delay: Any, headers: Any, durability: Any
+    ) -> tuple[AppendFuture, int]:
+        """As `put` without an id, but never waits; and the rank of its class."""
+        checked = self._checked(value, priority, ttl, delay, None, headers, durability)
+        return self._log.append(*checked, True, False), checked[3]  # type: ignore[return-value]
+
+    def _checked(
+        self, value: Value, priority: int, ttl: Any, delay: Any, dedup_id: Any, headers: Any,
+        durability: Any,
+    ) -> tuple[bytes | None, int, dict[str, Any], int]:  # fmt: skip
+        """A message as the log takes it: value, size, optional columns, rank of its class."""
         engine = self._working()
         data = check_bytes("value", value)
         size = len(data or b"") + 32
@@ -77,7 +100,6 @@ class QueuePutting:
         if headers:
             extras["headers"] = pairs = check_headers(headers)
             size += sum(len(name) + len(item) + 8 for name, item in pairs)
-        key = None
         if dedup_id is not None:
             extras["keys"] = key = check_id(dedup_id)
             size += len(key)
@@ -85,11 +107,7 @@ class QueuePutting:
         rank = self._log.rank if durability is None else self._topic.rank(durability)
         if priority < engine.most_urgent_put:
             engine.most_urgent_put = priority
-        if key is None:
-            return Put(self._log.append(data, size, extras, rank), False)  # type: ignore[arg-type]
-        queue = self._log.groups.queue
-        assert queue is not None
-        return put_once(self._log, queue, key, data, size, extras, rank)
+        return data, size, extras, rank
 
     def put_many(self, messages: Iterable[Value | Record]) -> list[Put]:
         """Put messages as one atomic batch; after a crash either all of them are there or none.

@@ -7,6 +7,7 @@ read, watched and consumed by further groups as those of any topic.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from stratalog.errors import (
     UsageError,
     WrongKindError,
 )
+from stratalog.log.group import Group as CommitGroup
 from stratalog.log.topic import TopicLog
 from stratalog.model import Delivery, Durability, Message, QueueStats, Record
 from stratalog.options import QueueOptions, check_durability, check_range
@@ -158,11 +160,14 @@ class Queue(QueuePutting):
 
         `LeaseLostError` if one of them is no longer this consumer's.
         """
+        self._working().settle(self.enter_ack(messages))
+
+    def enter_ack(self, messages: Iterable[Message]) -> CommitGroup | None:
+        """As `ack` without waiting: returns the group that it is written with."""
         engine = self._working()
         with engine.lock:
             engine.ack(messages)
-            group = engine.operations.group
-        engine.settle(group)
+            return engine.operations.group
 
     def nack(
         self, *messages: Message, reason: str = "", delay: float | timedelta | None = None

@@ -18,6 +18,7 @@ from stratalog.segments.segment import Slice
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stratalog.clock import Clock
     from stratalog.store import Store
 
 Time = float | datetime
@@ -128,6 +129,11 @@ class TopicReading:
     def settle(self) -> None:
         """Make everything readable that was acknowledged, or that another process has written."""
         self._store.settle(self._log)
+
+    @property
+    def clock(self) -> Clock:
+        """What time it is, for other handles."""
+        return self._store.clock
 
     @property
     def is_followed(self) -> bool:

@@ -21,6 +21,8 @@ from typing import Any, Self
 
 import stratalog
 from stratalog.aio.batch import AsyncBatch
+from stratalog.aio.group import AsyncGroup
+from stratalog.aio.queue import AsyncMessage, AsyncQueue
 from stratalog.aio.runner import Runner
 from stratalog.aio.topic import AsyncTopic
 from stratalog.model import BackupReport, CompactionReport, Durability, StoreStats
@@ -34,6 +36,7 @@ class AsyncStore:
         self._runner = runner
         self._store = store
         self._topics: dict[str, AsyncTopic] = {}
+        self._queues: dict[str, AsyncQueue] = {}
 
     def __repr__(self) -> str:
         state = "closed" if self.is_closed else "open"
@@ -70,6 +73,24 @@ class AsyncStore:
         """Names of all topics, sorted."""
         return await self._runner.run(self._store.topics)
 
+    async def queue(
+        self, name: str, *, durability: Durability | str | None = None, **options: Any
+    ) -> AsyncQueue:
+        """The queue of that name; a writer makes it on first use. Options: see `QueueOptions`."""
+        self._runner.check()
+        found = self._queues.get(name) if isinstance(name, str) else None
+        is_there = found is not None and not found.blocking.topic.is_dropped
+        if found is None or not is_there or durability is not None or options:
+            made = await self._runner.run(
+                partial(self._store.queue, name, durability=durability, **options)
+            )
+            found = self._queues[name] = AsyncQueue(self._runner, made, self._store.clock)
+        return found
+
+    async def queues(self) -> list[str]:
+        """Names of all queues, sorted."""
+        return await self._runner.run(self._store.queues)
+
     async def drop_topic(self, name: str) -> None:
         """Remove a topic and its records for good."""
         await self._runner.run(partial(self._store.drop_topic, name))
@@ -77,7 +98,8 @@ class AsyncStore:
     def batch(self, *, durability: Durability | str | None = None) -> AsyncBatch:
         """Appends to several topics that are all kept or none: use it in an `async with` block."""
         self._runner.check()
-        return AsyncBatch(self._runner, self._store.batch(durability=durability))
+        batch = self._store.batch(durability=durability)
+        return AsyncBatch(self._runner, batch, self._queues)
 
     async def sync(self) -> None:
         """Make every append so far durable, whatever its class."""
@@ -111,8 +133,10 @@ class AsyncStore:
         if self.is_closed:
             return
         self._runner.is_closed = True
-        for topic in self._topics.values():
-            topic.blocking.log.wake()  # those who watch look around, and stop
+        # Those who watch, or wait for a message, look around and stop.
+        logs = [topic.blocking.log for topic in self._topics.values()]
+        for log in [*logs, *(queue.blocking.topic.log for queue in self._queues.values())]:
+            log.wake()
         await self._runner.close(self._store.close)
 
     async def __aenter__(self) -> Self:
@@ -201,4 +225,13 @@ def open(path: str | os.PathLike[str], **options: Any) -> Opening:
     return Opening(path, options)
 
 
-__all__ = ["AsyncBatch", "AsyncStore", "AsyncTopic", "Opening", "open"]
+__all__ = [
+    "AsyncBatch",
+    "AsyncGroup",
+    "AsyncMessage",
+    "AsyncQueue",
+    "AsyncStore",
+    "AsyncTopic",
+    "Opening",
+    "open",
+]

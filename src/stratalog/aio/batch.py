@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
+from stratalog.aio.queue import AsyncMessage, AsyncQueue
 from stratalog.aio.runner import Runner
 from stratalog.batch import Batch
-from stratalog.batched import BatchTopic
+from stratalog.batched import Appended, BatchGroup, BatchQueue, BatchTopic
+from stratalog.errors import UsageError
+from stratalog.topic import Value
+
+
+class AsyncBatchQueue:
+    """A queue as a batch puts into it, and settles its messages."""
+
+    def __init__(self, queue: BatchQueue) -> None:
+        self._queue = queue
+
+    def put(
+        self,
+        value: Value,
+        *,
+        priority: int = 0,
+        ttl: float | timedelta | None = None,
+        delay: float | timedelta | None = None,
+        dedup_id: str | bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+    ) -> Appended:
+        """Put a message when the batch is committed; where it is, is known then."""
+        return self._queue.put(
+            value, priority=priority, ttl=ttl, delay=delay, dedup_id=dedup_id, headers=headers
+        )
+
+    def ack(self, *messages: AsyncMessage) -> None:
+        """Done with these, when the batch is committed. If one is lost by then, all of it fails."""
+        self._queue.ack(*(one.message for one in messages))
+
+    def nack(
+        self, *messages: AsyncMessage, reason: str = "", delay: float | timedelta | None = None
+    ) -> None:
+        """Give these back when the batch is committed."""
+        self._queue.nack(*(one.message for one in messages), reason=reason, delay=delay)
 
 
 class AsyncBatch:
@@ -17,13 +53,27 @@ class AsyncBatch:
     A task that is cancelled while it waits for the commit does not take the batch back.
     """
 
-    def __init__(self, runner: Runner, batch: Batch) -> None:
+    def __init__(self, runner: Runner, batch: Batch, queues: Mapping[str, AsyncQueue]) -> None:
         self._runner = runner
         self._batch = batch
+        self._queues = queues
 
     def topic(self, name: str) -> BatchTopic:
         """A topic to append to; if there is none it is made when the batch is committed."""
         return self._batch.topic(name)
+
+    def queue(self, name: str) -> AsyncBatchQueue:
+        """A queue to put into, and whose messages to settle; it has to be open already."""
+        if name not in self._queues:
+            raise UsageError(
+                f"queue {name!r} is not open yet, and opening it may take a while: "
+                f"await store.queue({name!r}) before the batch"
+            )
+        return AsyncBatchQueue(self._batch.queue(name))
+
+    def group(self, topic: str, name: str) -> BatchGroup:
+        """A consumer group of a topic, to acknowledge for."""
+        return self._batch.group(topic, name)
 
     def table(self, name: str) -> Any:
         """Tables are not part of this release."""

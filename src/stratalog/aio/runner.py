@@ -62,6 +62,27 @@ class Runner:
         job.add_done_callback(self._done)
         return await asyncio.shield(job)
 
+    async def take(self, work: Callable[[], _T], give_back: Callable[[_T], None]) -> _T:
+        """Do something in a thread that takes what has to be given back if nobody is there.
+
+        The task may be cancelled while the thread is at it.
+        """
+        self.check()
+        job = self._loop.run_in_executor(self._workers, work)
+        self._jobs.add(job)
+        job.add_done_callback(self._done)
+        try:
+            return await asyncio.shield(job)
+        except asyncio.CancelledError:
+            job.add_done_callback(partial(self._give_back, give_back))
+            raise
+
+    def _give_back(self, give_back: Callable[[_T], None], job: asyncio.Future[_T]) -> None:
+        if not job.cancelled() and job.exception() is None:
+            again = self._loop.run_in_executor(self._workers, give_back, job.result())
+            self._jobs.add(again)
+            again.add_done_callback(self._done)
+
     def _done(self, job: asyncio.Future[Any]) -> None:
         self._jobs.discard(job)
         if not job.cancelled():
@@ -156,9 +177,19 @@ class LoopWaiter:
         self.woken = asyncio.Event()
         self._is_locked = True
 
+    async def wait(self, timeout: float | None) -> None:
+        """Return when it was let go of, or when the time is up."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.woken.wait(), timeout)
+
     def locked(self) -> bool:
         """Whether somebody is still waiting."""
         return self._is_locked
+
+    def clear(self) -> None:
+        """Wait once more."""
+        self._is_locked = True
+        self.woken.clear()
 
     def release(self) -> None:
         """Wake the task."""

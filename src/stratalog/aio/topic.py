@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from stratalog.aio.group import AsyncGroup
 from stratalog.aio.runner import LoopWaiter, Runner
 from stratalog.errors import ClosedError, OptionError
 from stratalog.log.shard import GROUP_BYTES_MAX
@@ -16,6 +17,7 @@ from stratalog.model import Diff, Durability, Gap, Record, TopicStats
 from stratalog.options import TopicOptions
 
 if TYPE_CHECKING:
+    from stratalog.consuming import Place
     from stratalog.log.group import Group
     from stratalog.reading import Time
     from stratalog.topic import Topic, Value
@@ -185,9 +187,7 @@ class AsyncTopic:
         try:
             # Looked at behind that: whoever publishes from now on finds the waiter.
             if log.committed <= offset and not self._runner.is_closed:
-                await asyncio.wait_for(waiter.woken.wait(), timeout)
-        except TimeoutError:
-            pass
+                await waiter.wait(timeout)
         finally:
             log.remove_waiter(waiter)
 
@@ -196,6 +196,13 @@ class AsyncTopic:
         await asyncio.sleep(_POLL_SECONDS if timeout is None else min(timeout, _POLL_SECONDS))
         if not self._runner.is_closed:
             await self._runner.run(self._topic.settle)
+
+    async def group(
+        self, name: str, mode: str | None = None, *, start: Place = "earliest"
+    ) -> AsyncGroup:
+        """The consumer group of that name, made on first use: see `Topic.group`."""
+        made = await self._runner.run(partial(self._topic.group, name, mode, start=start))
+        return AsyncGroup(self._runner, made, self._topic.clock)
 
     # --- the rest ------------------------------------------------------------------------
 

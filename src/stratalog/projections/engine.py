@@ -14,6 +14,7 @@ from stratalog.errors import LeaseLostError
 from stratalog.format.snapshot import GroupSnapshot
 from stratalog.log.group import Group
 from stratalog.log.topic import SYNCED, TopicLog
+from stratalog.log.watched import Waiter
 from stratalog.memory import MemoryBudget
 from stratalog.model import Delivery, Lease
 from stratalog.projections.delays import NEVER
@@ -25,7 +26,7 @@ from stratalog.projections.rules import Rules
 SHARE = "queues"
 
 # Waiting is for a wake-up or for something to be due. This is for a wall clock that was set.
-_WAIT_SECONDS_MAX = 600.0
+WAIT_SECONDS_MAX = 600.0
 
 
 class Engine:
@@ -45,7 +46,7 @@ class Engine:
         self.line = Line(topic)
         self.seen: dict[str, int] = {}
         """When a consumer was last heard of, in nanoseconds since 1970."""
-        self._expected = NEVER
+        self.expected = NEVER
         """When the first in line looks again by itself."""
         self.inbox: deque[Callable[[], None]] = deque()
         """What those who hold no lock of the group want to be done to it, the next time it is."""
@@ -107,7 +108,7 @@ class Engine:
         check_open: Callable[[], None],
     ) -> list[Any]:
         """Records for a consumer, as soon as there are any; none when the time is up."""
-        found = self._attempt(limit, consumer, lease, time_ns())
+        found = self.attempt(limit, consumer, lease, time_ns())
         if found or timeout == 0:
             return found
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -115,24 +116,33 @@ class Engine:
         try:
             while True:
                 now = time_ns()
-                found = self._attempt(limit, consumer, lease, now)
+                found = self.attempt(limit, consumer, lease, now)
                 if found:
                     return found
                 check_open()
-                left = _WAIT_SECONDS_MAX if deadline is None else deadline - time.monotonic()
+                left = WAIT_SECONDS_MAX if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     return found
-                due = self._expected = self.next_due()
-                if due != NEVER:
-                    left = min(left, max(due - now, 0) / 1e9)
-                place.acquire(timeout=min(left, _WAIT_SECONDS_MAX))
+                place.acquire(timeout=self.patience(left, now))
                 self.line.rejoin(place)
         finally:
-            self.line.leave(place)
-            self._expected = NEVER
-            self.line.wake()  # there may be more, and somebody has to watch the time
+            self.leave(place)
 
-    def _attempt(self, limit: int, consumer: str, lease: int, now: int) -> list[Any]:
+    def patience(self, left: float, now: int) -> float:
+        """How many seconds the first in line may wait before it looks again by itself."""
+        due = self.expected = self.next_due()
+        if due != NEVER:
+            left = min(left, max(due - now, 0) / 1e9)
+        return min(left, WAIT_SECONDS_MAX)
+
+    def leave(self, place: Waiter) -> None:
+        """Somebody waits no longer."""
+        self.line.leave(place)
+        self.expected = NEVER
+        self.line.wake()  # there may be more, and somebody has to watch the time
+
+    def attempt(self, limit: int, consumer: str, lease: int, now: int) -> list[Any]:
+        """Records for a consumer, if there are any now; no lock is held."""
         topic = self.topic
         if topic.next_offset != topic.committed and self.wants_more(limit):
             topic.shard.settle()
@@ -152,7 +162,7 @@ class Engine:
 
     def told(self, due: int) -> None:
         """Something is due earlier than whoever waits expects."""
-        if self.line and due < self._expected:
+        if self.line and due < self.expected:
             self.line.wake()
 
     def settle(self, group: Group | None) -> None:

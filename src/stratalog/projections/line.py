@@ -6,43 +6,47 @@ import contextlib
 import threading
 from collections import deque
 
-from stratalog.log.watched import Watched
+from stratalog.log.watched import Waiter, Watched
 
 
 class Line:
-    """Threads that wait. Bare locks, released to be seen: whoever wakes them never waits.
+    """Those who wait. Bare locks, released to be seen: whoever wakes them never waits.
 
     Stands among a topic's waiters itself, so that a commit wakes the first in line.
     """
 
     def __init__(self, topic: Watched) -> None:
         self._topic = topic
-        self._waiters: deque[threading.Lock] = deque()
+        self._waiters: deque[Waiter] = deque()
 
     def __bool__(self) -> bool:
         return bool(self._waiters)
 
     def join(self) -> threading.Lock:
-        """A place at the end of the line."""
+        """A place at the end of the line, for a thread."""
         place = threading.Lock()
         place.acquire()
+        self.add(place)
+        return place
+
+    def add(self, place: Waiter) -> None:
+        """Have somebody at the end of the line."""
         self._waiters.append(place)
         self.watch()
-        return place
 
     def watch(self) -> None:
         """Be told of the next commit to the topic."""
         if self not in self._topic.waiters:
             self._topic.waiters.append(self)
 
-    def leave(self, place: threading.Lock) -> None:
+    def leave(self, place: Waiter) -> None:
         """Give a place up; if it was woken at that very moment, the next in line is instead."""
         try:
             self._waiters.remove(place)
         except ValueError:
             self.wake()
 
-    def rejoin(self, place: threading.Lock) -> None:
+    def rejoin(self, place: Waiter) -> None:
         """Woken for nothing: the same place again, in front."""
         if place not in self._waiters:
             self._waiters.appendleft(place)

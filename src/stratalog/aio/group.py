@@ -1,0 +1,81 @@
+"""A consumer group, as tasks hold it: poll, acknowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from stratalog.aio.consuming import poll
+from stratalog.aio.runner import Runner
+from stratalog.consuming import Place, check_consumer, check_timeout, lease_ns
+from stratalog.model import Delivery, GroupStats
+from stratalog.options import check_range
+
+if TYPE_CHECKING:
+    from stratalog.clock import Clock
+    from stratalog.group import Group
+
+
+class AsyncGroup:
+    """A handle on one consumer group: to be shared between the tasks of one event loop."""
+
+    def __init__(self, runner: Runner, group: Group, clock: Clock) -> None:
+        self._runner = runner
+        self._group = group
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"<stratalog.aio.AsyncGroup {self.name!r} mode={self.mode!r}>"
+
+    @property
+    def blocking(self) -> Group:
+        """The same group for code in threads: all of its methods may wait."""
+        return self._group
+
+    @property
+    def name(self) -> str:
+        """The name it was made with."""
+        return self._group.name
+
+    @property
+    def mode(self) -> str:
+        """`queue` or `stream`."""
+        return self._group.mode
+
+    async def poll(
+        self,
+        consumer: str = "",
+        limit: int = 100,
+        lease: float | None = None,
+        timeout: float | None = 0.0,
+    ) -> list[Delivery]:
+        """Up to so many records for a consumer, as soon as there are any; none in time is none.
+
+        Waiting takes no thread.
+        """
+        self._runner.check()
+        check_range("limit", limit, 1, 1 << 31)
+        engine = self._group.engine()
+        return await poll(
+            self._runner, engine, self._clock, limit, check_consumer(consumer),
+            lease_ns(engine, lease), check_timeout(timeout),
+        )  # fmt: skip
+
+    async def ack(self, deliveries: Iterable[int | Delivery]) -> int:
+        """Acknowledge records, by offset or as they were delivered; returns how many."""
+        return await self._runner.run(partial(self._group.ack, list(deliveries)))
+
+    async def nack(
+        self, deliveries: Iterable[int | Delivery], delay: float = 0.0, reason: str = ""
+    ) -> int:
+        """Give records back, to be delivered again after so many seconds; returns how many."""
+        return await self._runner.run(partial(self._group.nack, list(deliveries), delay, reason))
+
+    async def seek(self, place: Place) -> int:
+        """Go on from an offset (an int), a time (a float or a datetime), or one of the ends."""
+        return await self._runner.run(partial(self._group.seek, place))
+
+    async def stats(self) -> GroupStats:
+        """Numbers about the group."""
+        return await self._runner.run(self._group.stats)
