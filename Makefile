@@ -22,6 +22,10 @@ $(VENV)/.base: $(VENV)/.python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
+$(VENV)/.spark: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --editable '.[spark]'
+	@touch $@
+
 $(VENV)/.dev: $(VENV)/.base
 	$(BIN)/python -m pip install --quiet --editable '.[dev,spark]'
 	@touch $@
@@ -31,7 +35,7 @@ $(VENV)/.bench: $(VENV)/.base
 	@touch $@
 
 .PHONY: demo
-demo: $(VENV)/.base ## Run the main job end to end: append, kill, recover, read
+demo: $(VENV)/.spark ## Run the main job end to end: append, kill, recover, work, query
 	$(BIN)/stratalog demo
 
 .PHONY: test

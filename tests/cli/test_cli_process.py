@@ -125,7 +125,7 @@ def test_help_and_version_start_without_arrow() -> None:
 def test_the_demonstration_proves_what_it_claims(tmp_path: Path) -> None:
     """A writer is killed, nothing acknowledged is lost, and the store it leaves says the same."""
     path = tmp_path / "demo"
-    done = _run("demo", "--path", path, "--json")
+    done = _run("demo", "--no-spark", "--path", path, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     report = json.loads(done.stdout)
     assert report["ok"] is True
@@ -137,7 +137,7 @@ def test_the_demonstration_proves_what_it_claims(tmp_path: Path) -> None:
     assert all(rate["records_per_second"] > 0 for rate in report["rates"])
     with stratalog.open(path, read_only=True) as store:
         assert len(store.topic("payments")) == counts["read"]["records"]
-    again = _run("demo", "--path", path)
+    again = _run("demo", "--no-spark", "--path", path)
     assert (again.returncode, again.stdout) == (2, b"")
 
 
@@ -156,7 +156,7 @@ def test_the_demonstration_fails_when_a_record_is_lost(
 
     monkeypatch.setattr(scenes.Play, "kill", kill)
     monkeypatch.setattr(demo, "measure", lambda path: [])
-    result = CliRunner().invoke(app, ["demo", "--path", str(tmp_path / "demo")])
+    result = CliRunner().invoke(app, ["demo", "--no-spark", "--path", str(tmp_path / "demo")])
     assert result.exit_code == 1
     assert "FAILED  recover" in result.stdout
     assert "LOST: 1 acknowledged record, the first at offset 400" in result.stdout

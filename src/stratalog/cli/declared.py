@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import contextlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated
 
 import typer
 
 from stratalog.cli.output import AsJson, write_json, write_line
+from stratalog.cli.spark import hidden_errors
 from stratalog.errors import OptionError
 
 
@@ -48,12 +47,12 @@ def run(
     pipeline = load_pipeline(file, text)
     from stratalog.spark.pipeline import run_pipeline
 
-    with _quiet(verbose) as screen:
-
-        def on_event(event: str) -> None:
-            if screen.isatty() and not as_json:
-                print(event, file=screen)
-
+    with contextlib.ExitStack() as stack:
+        on_event: Callable[[str], None] = print
+        if not verbose:
+            on_event = stack.enter_context(hidden_errors()).tell
+        if as_json:
+            on_event = _say_nothing
         try:
             rounds = run_pipeline(
                 pipeline, master=master, dry_run=dry_run, every=every, on_event=on_event
@@ -82,19 +81,5 @@ def run(
     write_line(f"{pipeline.name}: {'checked' if dry_run else 'done'}: {flow}")
 
 
-@contextmanager
-def _quiet(verbose: bool) -> Iterator[TextIO]:
-    """Standard error for us alone: the JVM that Spark starts inherits one that goes nowhere."""
-    if verbose:
-        yield sys.stderr
-        return
-    ours = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    os.close(nowhere)
-    try:
-        with open(os.dup(ours), "w", buffering=1) as screen:
-            yield screen
-    finally:
-        os.dup2(ours, 2)
-        os.close(ours)
+def _say_nothing(_: str) -> None:
+    pass

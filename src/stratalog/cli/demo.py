@@ -7,7 +7,8 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +16,17 @@ import typer
 
 import stratalog
 from stratalog import OptionError
-from stratalog.cli.output import AsJson, make_console, write_json, write_line, write_table
+from stratalog.cli.output import (
+    AsJson,
+    make_console,
+    write_json,
+    write_line,
+    write_table,
+)
 from stratalog.cli.rates import VALUE_BYTES, Rate, file_system, measure
 from stratalog.cli.scenes import TOPIC, Play, Scene
+from stratalog.cli.spark import hidden_errors
+from stratalog.cli.spark_scenes import SparkPlay, missing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,24 +40,30 @@ def demo(
             help="New or empty directory, kept at the end; a temporary one if not given.",
         ),
     ] = None,
+    with_spark: Annotated[
+        bool, typer.Option("--spark/--no-spark", help="The scenes that are played on Spark.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Append from threads, kill a writer, recover, read back, measure: in a few seconds."""
+    """Append from threads, kill a writer, recover, work, query on Spark: in half a minute."""
     begin = time.perf_counter()
     with _directory(path) as directory, _without_warnings():
         kind = file_system(directory)
-        if as_json:
-            scenes = [scene() for _, scene in Play(directory).scenes()]
-            rates = measure(directory)
-        else:
-            console = make_console()
+        console = None if as_json else make_console()
+        if console is not None:
             console.print(f"Stratalog {stratalog.__version__}, in {directory} ({kind})\n")
-            scenes = list(_perform(console, directory))
-            with console.status("measuring rates"):
-                rates = measure(directory)
+        scenes = list(_perform(console, Play(directory).scenes()))
+        lacks = missing() if with_spark else "as you asked"
+        if lacks is None:
+            with _spark(directory) as play:
+                scenes += _perform(console, play.scenes())
+        elif console is not None:
+            console.print(f"without Spark: {lacks}", soft_wrap=True)
+        with _status(console, "measuring rates"):
+            rates = measure(directory)
     seconds = time.perf_counter() - begin
     ok = all(scene.ok for scene in scenes)
-    if as_json:
+    if console is None:
         _write_report(None if path is None else directory, kind, scenes, rates, seconds)
     else:
         _show_rates(rates, kind)
@@ -80,12 +95,30 @@ def _without_warnings() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _perform(console: Console, directory: str) -> Iterator[Scene]:
-    for title, play in Play(directory).scenes():
-        with console.status(title):
+def _perform(
+    console: Console | None, scenes: list[tuple[str, Callable[[], Scene]]]
+) -> Iterator[Scene]:
+    for title, play in scenes:
+        with _status(console, title):
             scene = play()
-        _show_scene(console, scene)
+        if console is not None:
+            _show_scene(console, scene)
         yield scene
+
+
+def _status(console: Console | None, title: str) -> AbstractContextManager[object]:
+    return contextlib.nullcontext() if console is None else console.status(title)
+
+
+@contextlib.contextmanager
+def _spark(directory: str) -> Iterator[SparkPlay]:
+    """The scenes on Spark, whose JVM has nothing to say on our terminal."""
+    with tempfile.TemporaryDirectory(prefix="stratalog-demo-") as scratch, hidden_errors():
+        play = SparkPlay(directory, scratch)
+        try:
+            yield play
+        finally:
+            play.close()
 
 
 def _show_scene(console: Console, scene: Scene) -> None:

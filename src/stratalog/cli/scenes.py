@@ -5,6 +5,7 @@ Each scene opens the store itself, as a program of its own would.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import threading
@@ -23,6 +24,7 @@ TOPIC = "payments"
 
 _THREADS = 4
 _APPENDS_PER_THREAD = 100
+_JOBS = 200
 
 # Long enough for hundreds of appends, short enough for a demonstration.
 _KILL_AFTER_SECONDS = 0.5
@@ -59,6 +61,7 @@ class Play:
             ("reopening the store", self.recover),
             ("reading everything back", self.read),
             ("looking up a time", self.find_time),
+            ("working through a queue", self.queue),
         ]
 
     def create(self) -> Scene:
@@ -181,6 +184,31 @@ class Play:
             f"offset_at(just before the other process began) is {offset}",
             f"that is its first record: {value.decode()}",
             {"offset": offset},
+        )  # fmt: skip
+
+    def queue(self) -> Scene:
+        """Threads share the work; what always fails is put aside, and everything else is done."""
+        done: list[bytes] = []
+
+        def work() -> None:
+            while (message := jobs.get_nowait()) is not None:
+                with contextlib.suppress(ZeroDivisionError), message:
+                    100 // (int(message.value or b"0") % _JOBS)
+                    done.append(message.value or b"")
+
+        with stratalog.open(self._path) as store, ThreadPoolExecutor(_THREADS) as pool:
+            jobs = store.queue("jobs", max_deliveries=3, backoff=0.0)
+            jobs.put_many([b"%d" % n for n in range(1, _JOBS + 1)])
+            for future in [pool.submit(work) for _ in range(_THREADS)]:
+                future.result()
+            [letter] = jobs.dead.read()
+            left = len(jobs)
+        deliveries = letter.headers["dlq.delivery_count"].decode()
+        return Scene(
+            "queue", left == 0 and sorted(map(int, done)) == list(range(1, _JOBS)),
+            f"{_JOBS} jobs for {_THREADS} threads; one of them divides by zero",
+            f"{len(done)} done, each once; the bad one is a dead letter after {deliveries} tries",
+            {"done": len(done), "dead": 1},
         )  # fmt: skip
 
 

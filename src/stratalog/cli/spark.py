@@ -34,7 +34,7 @@ def spark_for(master: str | None, progress: Progress | None = None) -> Iterator[
     if progress is not None:
         progress(0, 0, "starting Spark")
     with contextlib.ExitStack() as stack:
-        with _hidden_errors() as hidden:
+        with hidden_errors() as hidden:
             try:
                 spark = stack.enter_context(use(None, master))
             except Exception:
@@ -43,7 +43,7 @@ def spark_for(master: str | None, progress: Progress | None = None) -> Iterator[
         yield spark
 
 
-class _Hidden:
+class Hidden:
     """What went to standard error meanwhile."""
 
     def __init__(self, file: Any, target: int) -> None:
@@ -51,12 +51,18 @@ class _Hidden:
         self._target = target
 
     def show(self) -> None:
+        """Let it be seen after all."""
         self._file.seek(0)
         os.write(self._target, self._file.read())
 
+    def tell(self, line: str) -> None:
+        """Say something there ourselves, if there is somebody to read it."""
+        if os.isatty(self._target):
+            os.write(self._target, f"{line}\n".encode())
+
 
 @contextlib.contextmanager
-def _hidden_errors() -> Iterator[_Hidden]:
+def hidden_errors() -> Iterator[Hidden]:
     """Keep standard error of this process, and of those it starts, to ourselves.
 
     The JVM goes on writing there for as long as it runs. What matters comes as an exception.
@@ -66,7 +72,7 @@ def _hidden_errors() -> Iterator[_Hidden]:
     with tempfile.TemporaryFile() as file:
         os.dup2(file.fileno(), 2)
         try:
-            yield _Hidden(file, kept)
+            yield Hidden(file, kept)
         finally:
             sys.stderr.flush()
             os.dup2(kept, 2)
