@@ -48,7 +48,7 @@ print(stratalog.__file__)
     assert "stratalog.spark.register(spark), which sends it along" in without.stderr
 
     sent: list[str] = []
-    context = SimpleNamespace(_temp_dir=str(tmp_path), addPyFile=sent.append)
+    context = SimpleNamespace(_temp_dir=str(tmp_path), addPyFile=sent.append, environment={})
     spark: Any = SimpleNamespace(sparkContext=context)
     send_package(spark)
     (archive,) = sent

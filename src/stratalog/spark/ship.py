@@ -62,6 +62,9 @@ def send_package(spark: SparkSession) -> None:
         _add_directory(archive, importlib.resources.files("stratalog"), "stratalog")
         archive.writestr(f"{_FINDER}.py", inspect.getsource(importlib.import_module(_FINDER)))
     context.addPyFile(path)
+    # The processes that plan streams do not look for files that were sent, only at this.
+    known = context.environment.get("PYTHONPATH")
+    context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (path, known)))
 
 
 def _add_directory(archive: zipfile.ZipFile, directory: Traversable, name: str) -> None:
