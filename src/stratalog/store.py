@@ -227,6 +227,9 @@ class Store(QueueStore):
 
     def is_adopted(self, writer: str, batch: int) -> bool:
         """Whether a batch that was published, or a later one of its writer, was adopted."""
+        self.check_open()
+        if self._view is not None:
+            self._view.refresh()
         return self._replay.writers.is_adopted(writer, batch)
 
     def compact(self) -> CompactionReport:

@@ -33,6 +33,7 @@ from stratalog.segments.stage import (
     manifest_of,
     replace_part,
 )
+from stratalog.tools.dump import dump
 
 FS = PosixFileSystem()
 HOUR = 3600 * 10**9
@@ -426,3 +427,74 @@ def test_a_publisher_is_told_when_nobody_adopts_in_time(root: Path) -> None:
             began = time.monotonic()
             assert not publisher.is_adopted("job", 3)
             assert time.monotonic() - began < 5
+
+
+def test_a_staged_file_that_is_lost_after_it_was_adopted_becomes_a_gap(root: Path) -> None:
+    """Opening says so and writes nothing; a repair makes it explicit, and offsets go on."""
+    with stratalog.open(root, checkpoint_interval=3600) as store:
+        store.topic("orders").append(b"before")
+        publish(root, one(root, "job", 0, orders=[b"a", b"b", b"c"]))
+        store._upkeep.round()  # type: ignore[union-attr]
+        store.topic("orders").append(b"after")
+    (staged,) = Path(incoming_path(str(root))).glob("*.seg")
+    assert stratalog.verify(root).ok
+    staged.unlink()
+    assert not stratalog.verify(root).ok
+    with stratalog.open(root) as store:
+        assert store.damage is not None
+        assert "offsets 1 to 3" in store.damage
+    assert stratalog.repair(root).ok
+    with stratalog.open(root) as store:
+        first, gap, last = store.topic("orders").read()
+        assert (first.value, last.value) == (b"before", b"after")  # type: ignore[union-attr]
+        assert gap == Gap(1, 3, "damaged")
+        assert store.topic("orders").append(b"next") == 5
+        store.checkpoint()
+        assert len(store.topic("orders").read_values()) == 3
+
+
+def test_damage_in_a_staged_file_is_found(root: Path) -> None:
+    """By verify, and by whoever reads it: nothing damaged is returned."""
+    with stratalog.open(root, checkpoint_interval=3600) as store:
+        publish(root, one(root, "job", 0, orders=[b"aaaaaaaa", b"b"]))
+        store._upkeep.round()  # type: ignore[union-attr]
+    (staged,) = Path(incoming_path(str(root))).glob("*.seg")
+    data = staged.read_bytes()
+    staged.write_bytes(data.replace(b"aaaaaaaa", b"aaaabaaa"))
+    (problem,) = stratalog.verify(root).problems
+    assert (problem.topic, problem.first_offset, problem.path) == ("orders", 0, str(staged))
+    with (
+        stratalog.open(root) as store,
+        pytest.raises(stratalog.CorruptionError, match="checksum does not match"),
+    ):
+        store.topic("orders").read_values()
+
+
+def test_what_is_incoming_can_be_looked_into(root: Path) -> None:
+    """Manifests and staged segments, and the frame that adopted one."""
+    publish(root, one(root, "job", 7, orders=[b"a"]))
+    kinds = {row["kind"] for row in dump(incoming_path(str(root)))}
+    assert {"manifest", "header", "records", "index", "footer"} <= kinds
+    adopt_now(root, "job", 7)
+    (row,) = (row for row in dump(root) if row["kind"] == "adopt")
+    assert (row["writer"], row["batch"]) == ("job", 7)
+
+
+def test_a_segment_of_others_that_lost_its_end_is_read_and_repaired(root: Path) -> None:
+    """Its frames count from 0, and the name of the file says from where."""
+    with stratalog.open(root) as store:
+        orders = store.create_topic("orders", segment_bytes=1 << 15)
+        orders.append_many([b"own"] * 10)
+        publish(root, one(root, "job", 0, orders=[b"%d" % n * 3000 for n in range(10, 20)]))
+        store.adopt()
+        wanted = orders.read_values()
+    (path,) = root.glob("topics/*/00000000000000000010.seg")
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(data)
+    with stratalog.open(root, read_only=True) as view:
+        assert view.damage is not None
+    report = stratalog.repair(root)
+    assert report.ok, report
+    with stratalog.open(root) as store:
+        assert store.topic("orders").read_values() == wanted

@@ -195,7 +195,9 @@ class Adopter:
         for name in names:
             stem, _, suffix = name.rpartition(".")
             path = incoming_path(self._root, name)
-            if not is_staged_name(stem) or suffix not in ("seg", "tmp"):
+            if suffix == "tmp" and not is_staged_name(stem):
+                self._fs.unlink(path)  # of a manifest that was being set aside
+            if suffix not in ("seg", "tmp") or not is_staged_name(stem):
                 continue
             is_done = stem in self._replay.finished
             if stem not in needed and (is_done or name[:20] < limit):
