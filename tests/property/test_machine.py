@@ -22,7 +22,15 @@ from stratalog.options import StoreOptions
 from stratalog.store import Store
 from stratalog.testing import Crashed, FakeDisk, ManualClock, MonitorFs
 from stratalog.topic import Topic
-from tests.crash.model import ROOT, Session, check_joints, check_recovered, kill, open_store
+from tests.crash.model import (
+    ROOT,
+    Session,
+    check_adoptions,
+    check_joints,
+    check_recovered,
+    kill,
+    open_store,
+)
 
 NAMES = st.sampled_from(["orders", "refunds", "ticks and tocks"])
 CLASSES = st.sampled_from(["memory", "disk", "fsync", None])
@@ -37,6 +45,7 @@ class StoreMachine(RuleBasedStateMachine):
         """A new directory."""
         self.session = Session(FakeDisk(), ManualClock())
         self.session.open(shards=shards)
+        self.adopted = 0
 
     @rule(name=NAMES, value=VALUES, key=st.one_of(st.none(), st.binary(max_size=3)), kind=CLASSES)
     def append(self, name: str, value: bytes | None, key: bytes | None, kind: str | None) -> None:
@@ -66,6 +75,18 @@ class StoreMachine(RuleBasedStateMachine):
     def append_to_several(self, names: set[str], values: list[bytes], kind: str | None) -> None:
         """One batch over several topics, and so over several shards."""
         self.session.batch(dict.fromkeys(sorted(names), values), durability=kind)
+
+    @rule(
+        names=st.sets(NAMES, min_size=1),
+        values=st.lists(st.binary(max_size=30), min_size=1, max_size=3),
+        upkeep=st.booleans(),
+    )
+    def adopt(self, names: set[str], values: list[bytes], upkeep: bool) -> None:
+        """Another process publishes a batch, twice, and the store adopts it, once."""
+        self.adopted += 1
+        for _ in range(2):
+            self.session.publish("others", self.adopted, **dict.fromkeys(sorted(names), values))
+            self.session.adopt(upkeep=upkeep)
 
     @rule(name=NAMES, count=st.integers(1, 5))
     def pipeline(self, name: str, count: int) -> None:
@@ -131,7 +152,9 @@ class StoreMachine(RuleBasedStateMachine):
         session.open(shards=shards)
         check_recovered(session.store, session.topics)
         check_joints(session.store, session)
+        check_adoptions(session.store, session.adoptions)
         session.joints.clear()
+        session.adoptions.clear()
         for name, model in session.topics.items():
             kept = session.store.topic(name).next_offset
             del model.sent[kept:]

@@ -498,3 +498,16 @@ def test_a_segment_of_others_that_lost_its_end_is_read_and_repaired(root: Path) 
     assert report.ok, report
     with stratalog.open(root) as store:
         assert store.topic("orders").read_values() == wanted
+
+
+def test_what_a_queue_adopts_are_messages(root: Path) -> None:
+    """Delivered by their priorities, among those that were put."""
+    with stratalog.open(root) as store:
+        queue = store.queue("jobs")
+        queue.put(b"first")
+        staged = stage(root, [b"later", b"urgent"], priority=pa.array([200, 0], pa.uint8()))
+        publish(root, manifest_of("job", 0, [append_part("jobs", [staged])]))
+        assert adopt_now(root, "job", 0)
+        queue.put(b"last", priority=255)
+        got = [queue.get(timeout=5) for _ in range(4)]
+        assert [message.value for message in got] == [b"first", b"urgent", b"later", b"last"]

@@ -173,14 +173,26 @@ def put_in_place(
     """
     file = fs.open(path, "write")
     try:
-        file.pwrite([encode_footer(footer)], size - FOOTER_BYTES)
+        end = encode_footer(footer)
+        if file.pread(FOOTER_BYTES, size - FOOTER_BYTES) != end:  # else it may have two names now
+            file.pwrite([end], size - FOOTER_BYTES)
         _sync(file)
         fs.promise(file, size)
     finally:
         file.close()
     fs.makedirs(directory)
-    fs.rename(path, os.path.join(directory, segment_name(footer.first_offset)))
+    target = os.path.join(directory, segment_name(footer.first_offset))
+    temp = os.path.join(directory, segment_name(footer.first_offset, ".tmp"))
+    fs.unlink(temp)
+    try:
+        fs.link(path, temp)
+    except OSError:
+        fs.rename(path, target)  # no links here
+    else:
+        fs.rename(temp, target)
+    # Only now may the old name go: a crash must not take the one and leave the other undone.
     fs.sync_dir(directory)
+    fs.unlink(path)
 
 
 def _sync(file: File) -> None:
