@@ -102,3 +102,49 @@ def test_report_writes_a_page_and_prints_a_table(
     done = _run("report", store, "--json")
     assert json.loads(done.stdout)["topics"][0]["records"] == 10
     assert not list(tmp_path.glob("*.html"))
+
+
+def test_records_go_out_in_and_through(
+    spark: Any, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """export, import and replay: a summary for people, JSON for programs; two are aliases."""
+    out = tmp_path / "out"
+    done = _run("export", store, out, "--schema", "n long")
+    assert done.exit_code == 0, done.stderr
+    assert f"10 records to {out}" in done.stdout
+    assert "10 values, which are in the column _corrupt" in done.stdout
+    again = CliRunner().invoke(
+        app, ["export", str(store), str(out), "--schema", "n long", "--json"]
+    )
+    assert json.loads(again.stdout)["records"] == 0
+    (tmp_path / "rows.csv").write_text("who,what\nada,1\nbob,2\n")
+    arguments = ["import", str(store), str(tmp_path / "rows.csv"), "people", "--key", "who"]
+    done = CliRunner().invoke(app, [*arguments, "--option", "sep=,"])
+    assert done.exit_code == 0, done.stderr
+    assert "2 records into people" in done.stdout
+    assert json.loads(_run(*arguments, "--json").stdout)["records"] == 0
+    assert _run(*arguments, "--option", "sep").exit_code == 2
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "my_cli_steps.py").write_text("def keep(r):\n    return r\n")
+    done = _run("replay", store, "orders", "copy", "my_cli_steps:keep", "--start", "4")
+    assert done.exit_code == 0, done.stderr
+    assert "6 records of orders, from 4 on" in done.stdout
+    with stratalog.open(store, read_only=True) as opened:
+        assert opened.topic("copy").read_values() == [b"order %d" % n for n in range(4, 10)]
+
+
+def test_compact_and_backfill_say_what_they_did(spark: Any, store: Path) -> None:
+    """In a table, or as JSON."""
+    with stratalog.open(store, shards=1) as opened:
+        topic = opened.create_topic("small", segment_records=5)
+        topic.append_many([b"x" * 100] * 20)
+        topic.delete(offsets=[1])
+        opened.checkpoint()
+    done = _run("compact", store)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines()[1].split()[0] == "small"
+    assert json.loads(_run("compact", store, "--json").stdout)["topics"] == []
+    done = _run("backfill", store)
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.startswith("0 records put into segments")

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import stratalog
-from stratalog.cli import care, demo, keep, look, pipeline, write
+from stratalog.cli import care, demo, keep, look, moving, pipeline, write
 from stratalog.errors import (
     ConflictError,
     FormatError,
@@ -108,6 +108,8 @@ app.command("backup")(keep.backup)
 app.command("verify")(care.verify)
 app.command("repair")(care.repair)
 app.command("inspect")(care.inspect)
+app.command("export")(moving.export)
+app.command("import")(moving.import_)
 app.add_typer(pipeline.app)
 
 

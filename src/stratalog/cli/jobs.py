@@ -18,6 +18,7 @@ from stratalog.cli.look import StorePath
 from stratalog.cli.output import (
     AsJson,
     bytes_text,
+    count_text,
     progress_bar,
     write_json,
     write_line,
@@ -27,6 +28,10 @@ from stratalog.cli.spark import Master, spark_for
 
 if TYPE_CHECKING:
     from stratalog.spark.outline import TopicReport
+
+TopicNames = Annotated[
+    str, typer.Option(metavar="NAMES", help="Topics: names or patterns, with commas between.")
+]
 
 
 def verify(
@@ -53,9 +58,7 @@ def verify(
 
 def report(
     path: StorePath,
-    topics: Annotated[
-        str, typer.Option(metavar="NAMES", help="Topics: names or patterns, with commas between.")
-    ] = "*",
+    topics: TopicNames = "*",
     output: Annotated[
         Path | None,
         typer.Option(
@@ -114,3 +117,78 @@ def _report_row(topic: TopicReport) -> tuple[str, ...]:
         f"{len(topic.gaps):,}",
         f"{top[0].key} ({100 * top[0].share:.1f} %)" if top else "-",
     )
+
+
+def compact(
+    path: StorePath,
+    topics: TopicNames = "*",
+    compression: Annotated[
+        str | None,
+        typer.Option(metavar="CODEC", help="Write everything again with zstd, lz4, gzip or none."),
+    ] = None,
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give back the space of deleted and replaced records, and join small segments.
+
+    Runs beside a live writer: what is new takes the place of what is old in one step per topic.
+    """
+    from stratalog.spark.jobs import compact
+
+    with (
+        progress_bar(is_shown=not as_json) as progress,
+        spark_for(master, progress) as spark,
+    ):
+        report = compact(
+            path, topics=topics, compression=compression, spark=spark, progress=progress
+        )
+    if as_json:
+        write_json(msgspec.to_builtins(report))
+        return
+    headings = ("topic", ">segments", ">size", ">records removed")
+    rows = [
+        (
+            one.name,
+            f"{one.segments_before:,} to {one.segments_after:,}",
+            f"{bytes_text(one.bytes_before)} to {bytes_text(one.bytes_after)}",
+            f"{one.records_removed:,}",
+        )
+        for one in report.topics
+    ]
+    if rows:
+        write_table(headings, rows)
+    write_line(f"{bytes_text(max(0, report.bytes_freed))} came back in {report.duration:.1f} s")
+
+
+def backfill(
+    path: StorePath,
+    topics: TopicNames = "*",
+    master: Master = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put what is in the log alone into segments, on all cores: a checkpoint of a large log."""
+    from stratalog.spark.jobs import backfill
+
+    with (
+        progress_bar(is_shown=not as_json) as progress,
+        spark_for(master, progress) as spark,
+    ):
+        report = backfill(path, topics=topics, spark=spark, progress=progress)
+    if as_json:
+        write_json(msgspec.to_builtins(report))
+        return
+    headings = ("topic", ">records", ">log", ">segments", ">size")
+    rows = [
+        (
+            one.name,
+            f"{one.records:,}",
+            bytes_text(one.log_bytes),
+            f"{one.segments:,}",
+            bytes_text(one.segment_bytes),
+        )
+        for one in report.topics
+    ]
+    if rows:
+        write_table(headings, rows)
+    records = sum(one.records for one in report.topics)
+    write_line(f"{count_text(records, 'record')} put into segments in {report.duration:.1f} s")

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from stratalog.cli import declared, jobs
+from stratalog.cli import declared, jobs, moving
 
 app = typer.Typer(
     name="pipeline",
@@ -17,3 +17,8 @@ app = typer.Typer(
 app.command("run")(declared.run)
 app.command("verify")(jobs.verify)
 app.command("report")(jobs.report)
+app.command("compact")(jobs.compact)
+app.command("backfill")(jobs.backfill)
+app.command("export")(moving.export)
+app.command("import")(moving.import_)
+app.command("replay")(moving.replay)

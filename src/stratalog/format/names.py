@@ -12,6 +12,7 @@
     <store>/snapshots/<number>.snap      all projections at one position of the log
     <store>/snapshots/<number>.tmp       a snapshot being written
     <store>/quarantine/<name>            damaged bytes that a repair took out of use
+    <store>/pipelines/<name>/            how far a job has come that reads from elsewhere: Spark's
     <store>/incoming/<unique>.seg        a staged segment, written beside the store's writer
     <store>/incoming/<unique>.tmp        the same, or a manifest, being written
     <store>/incoming/<key>.manifest      staged segments that are to be adopted; put there once
@@ -142,6 +143,11 @@ def is_staged_name(name: str) -> bool:
 def manifest_key(writer: str, batch: int) -> str:
     """The name of a manifest, without its suffix: those of one writer in the order of batches."""
     return f"{xxh3_128_hexdigest(writer.encode())}-{batch:0{_DIGITS}d}"
+
+
+def pipeline_path(root: str, name: str) -> str:
+    """Where a job that reads from elsewhere notes how far it is."""
+    return os.path.join(root, "pipelines", name)
 
 
 def parse_numbered(name: str, suffix: str = ".log") -> int | None:

@@ -9,7 +9,9 @@ from __future__ import annotations
 from stratalog.spark.backfill import backfill
 from stratalog.spark.compact import compact
 from stratalog.spark.export import export
+from stratalog.spark.importing import import_from
+from stratalog.spark.replay import replay
 from stratalog.spark.report import report
 from stratalog.spark.verify import verify
 
-__all__ = ["backfill", "compact", "export", "report", "verify"]
+__all__ = ["backfill", "compact", "export", "import_from", "replay", "report", "verify"]
