@@ -31,6 +31,8 @@ def test_whole_rows_become_json(spark: Any, tmp_path: Path, open_store: OpenStor
     """Of every format, by the name of the file; run again nothing comes twice."""
     store = open_store(shards=1)
     (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "day=1").mkdir()
+    (tmp_path / "in" / "day=1" / "x.csv").write_text("not this one")
     (tmp_path / "in" / "a.csv").write_text("id,name\n1,ada\n2,bob\n")
     (tmp_path / "in" / "b.jsonl").write_text('{"id": 3, "tags": ["x"]}\n{"id": 4}\n')
     pq.write_table(pa.table({"id": [5, 6], "raw": [b"\x00", None]}), tmp_path / "in" / "c.parquet")

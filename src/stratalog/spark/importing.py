@@ -8,6 +8,7 @@ the stream and the number of the batch: one that is done again after a crash is 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -226,10 +227,8 @@ def _stream(spark: SparkSession, source: str, kind: str, options: dict[str, str]
         options = {"header": "true", "inferSchema": "true"} | options
         if source.endswith(".tsv"):
             options = {"sep": "\t"} | options
-    directory, name = os.path.split(source)
     if "://" not in source and _is_file(source):
-        options["pathGlobFilter"] = name  # a stream is over a directory
-        source = directory
+        source = _pattern(source)
     from pyspark.errors import AnalysisException
 
     try:
@@ -240,6 +239,12 @@ def _stream(spark: SparkSession, source: str, kind: str, options: dict[str, str]
     reader = reader.option("maxFilesPerTrigger", _FILES_PER_BATCH)
     # However old the files are: by default those older than a week behind the newest are left out.
     return reader.option("maxFileAge", "36500d").load(source)
+
+
+def _pattern(path: str) -> str:
+    """A pattern that one file alone matches: a stream takes a directory or a pattern."""
+    directory, name = os.path.split(re.sub(r"([*?{}\[\]\\])", r"\\\1", path))
+    return os.path.join(directory, f"[{name[0]}]{name[1:]}" if name[0] != "\\" else name)
 
 
 def _is_file(path: str) -> bool:
