@@ -83,6 +83,31 @@ def test_numbers_are_those_of_the_records(spark: Any, open_store: OpenStore) -> 
     assert msgspec.json.decode(msgspec.json.encode(found), type=StoreReport) == found
 
 
+def test_groups_tell_how_far_they_are_behind(
+    spark: Any, open_store: OpenStore, tmp_path: Path
+) -> None:
+    """Consumer groups of both modes, and a queue."""
+    store = open_store(shards=1)
+    orders = store.topic("orders")
+    times = [START + n * SECOND for n in range(10)]
+    orders.append_many([Record(value=b"x", timestamp=time) for time in times])
+    billing = orders.group("billing", mode="queue", start="earliest")
+    held = billing.poll("worker", limit=4)
+    billing.ack([one.offset for one in held[:3]])
+    orders.group("audit", mode="stream", start="earliest")
+    jobs_queue = store.queue("jobs")
+    jobs_queue.put(b"work")
+    output = tmp_path / "page.html"
+    found = jobs.report(store.path, spark=spark, output=output)
+    by_name = {topic.name: topic for topic in found.topics}
+    groups = {group.name: group for group in by_name["orders"].groups}
+    assert (groups["billing"].lag, groups["billing"].pending, groups["billing"].floor) == (7, 1, 3)
+    assert groups["billing"].seconds == 6
+    assert (groups["audit"].mode, groups["audit"].lag, groups["audit"].seconds) == ("stream", 10, 9)
+    assert [(group.name, group.lag) for group in by_name["jobs"].groups] == [("", 1)]
+    assert "billing" in output.read_text()
+
+
 def test_topics_are_chosen(spark: Any, open_store: OpenStore) -> None:
     """By name and pattern; what is not there is an error."""
     store = open_store(shards=1)

@@ -75,6 +75,22 @@ class Missing(msgspec.Struct, frozen=True):
     reason: str
 
 
+class GroupLag(msgspec.Struct, frozen=True):
+    """How far a consumer group is behind."""
+
+    name: str
+    """Empty for the group that a queue is."""
+    mode: str
+    lag: int
+    """Records that are not acknowledged yet."""
+    pending: int
+    """Of these, those that somebody holds."""
+    floor: int
+    """Everything below this offset is acknowledged."""
+    seconds: float
+    """From the first record that is not to the newest there is."""
+
+
 class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     """A topic: what there is of it, since when, how fast it comes, and who sends it."""
 
@@ -116,6 +132,7 @@ class TopicReport(msgspec.Struct, frozen=True, kw_only=True):
     size_max: int
     nulls: int
     keys: Keys
+    groups: list[GroupLag]
 
     @property
     def ratio(self) -> float:
@@ -199,6 +216,7 @@ def size_quantile(profile: Profile, share: float) -> float:
 
 __all__ = [
     "Durations",
+    "GroupLag",
     "KeyShare",
     "Keys",
     "Missing",

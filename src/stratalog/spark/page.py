@@ -138,7 +138,7 @@ def _topic(topic: TopicReport, report: StoreReport, *, is_open: bool) -> str:
     figures = _figures(topic, report) if topic.records else ""
     return (
         f'<details id="t{topic.id}"{" open" if is_open else ""}><summary>'
-        f"<h2>{escape(topic.name)}</h2></summary>{_facts(facts)}{_gaps(topic)}"
+        f"<h2>{escape(topic.name)}</h2></summary>{_facts(facts)}{_gaps(topic)}{_groups(topic)}"
         f'<div class="charts">{figures}</div></details>'
     )
 
@@ -216,6 +216,20 @@ def _keys(topic: TopicReport) -> str:
     )
     table = f'<table class="shares">{rows}</table>'
     return _figure("Most frequent keys", table, f'<p class="key">{note}</p>')
+
+
+def _groups(topic: TopicReport) -> str:
+    if not topic.groups:
+        return ""
+    names = ("consumer group", "mode", "lag", "held", "acknowledged below", "behind")
+    head = "".join(f"<th>{name}</th>" for name in names)
+    rows = "".join(
+        f"<tr><td>{escape(one.name) or 'the queue'}</td><td>{escape(one.mode)}</td>"
+        f"<td>{one.lag:,}</td><td>{one.pending:,}</td><td>{one.floor:,}</td>"
+        f"<td>{duration_text(one.seconds * 1e9) if one.lag else '-'}</td></tr>"
+        for one in topic.groups
+    )
+    return f'<div class="scroll"><table><tr>{head}</tr>{rows}</table></div>'
 
 
 def _gaps(topic: TopicReport) -> str:

@@ -22,9 +22,11 @@ import pyarrow.compute as pc
 
 from stratalog.fs import PosixFileSystem
 from stratalog.log.topic import TopicLog
-from stratalog.segments.read import lost_gaps
+from stratalog.segments.read import lost_gaps, read_batches
+from stratalog.segments.segment import Slice
 from stratalog.spark.options import ReadOptions
 from stratalog.spark.outline import (
+    GroupLag,
     Keys,
     KeyShare,
     Missing,
@@ -76,6 +78,7 @@ class _Facts(NamedTuple):
     grid: Grid
     gaps: list[Missing]
     stats: dict[str, int]
+    groups: list[GroupLag]
 
 
 def report(
@@ -146,7 +149,25 @@ def _facts(topic: TopicLog) -> _Facts:
         "bytes": history.total_bytes() + index.total_bytes(),
         "log_bytes": index.total_bytes(),
     }
-    return _Facts(topic, make_grid(oldest, newest), gaps, stats)
+    return _Facts(topic, make_grid(oldest, newest), gaps, stats, _groups(topic, newest))
+
+
+def _groups(topic: TopicLog, newest: int) -> list[GroupLag]:
+    """The topic's consumer groups, and the queue that it is."""
+    found = []
+    for state in topic.groups.states():
+        floor = min(state.floor(), topic.committed)
+        lag = state.lag(topic.committed)
+        behind = 0
+        if lag:
+            parts = read_batches(topic, floor, topic.committed)
+            first = next((part for part in parts if isinstance(part, Slice)), None)
+            if first is not None:
+                since = int(first.batch.timestamps(first.first, first.first + 1)[0])
+                behind = max(0, newest - since)
+        pending = len(state.pending) + len(state.settling)
+        found.append(GroupLag(state.name, state.mode, lag, pending, floor, behind / 1e9))
+    return found
 
 
 def _look(
@@ -303,6 +324,7 @@ def _topic(
         size_max=profile.largest,
         nulls=profile.nulls,
         keys=keys.get(topic.id, Keys(0, 0, [])),
+        groups=one.groups,
     )
 
 
