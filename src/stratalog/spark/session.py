@@ -19,6 +19,8 @@ QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    # To Python and back without TCP: a tenth less processor time for a scan.
+    "spark.python.unix.domain.socket.enabled": "true",
     # Readers prune by filters where Spark hands them over; see `source`.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
