@@ -107,7 +107,7 @@ class PieceReader:
         self._view: View | None = None
         self.records = 0
         self.bytes = 0
-        """Of the batches that were read, as they are stored."""
+        """Of the batches that were read, decompressed."""
         self.looks = 0
         """How often a view had to be asked."""
         # The same path, but another store: its files have the same names.
