@@ -132,7 +132,7 @@ class DeadLetters:
 
     def _move(self, engine: Deliveries, leases: dict[int, Lease], reasons: dict[int, str]) -> None:
         now = self._store.clock.time_ns()
-        found = fetch(self._queue, np.array(sorted(leases), np.int64), 0, Message, None)
+        found, _ = fetch(self._queue, np.array(sorted(leases), np.int64), 0, Message, None)
         letters = [
             _letter(one, leases[one.offset].delivery_count, reasons[one.offset], now)
             for one in found

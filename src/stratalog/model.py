@@ -67,7 +67,7 @@ class Priority(enum.IntEnum):
     LOW = 255
 
 
-class Lease(NamedTuple):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """Until when a delivered record is whose, and the how-manieth delivery it was."""
 
     deadline: int
@@ -88,13 +88,16 @@ NO_LEASE = Lease(0, 0, "", 0, 0, 0)
 class Delivery(msgspec.Struct, gc=False, eq=False, weakref=False):
     """A record, delivered to a consumer of a group: its fields are those of `Record`."""
 
+    # What every record has comes first: what is left out is filled in for next to nothing.
     value: bytes | None = None
+    timestamp: int = 0
+    offset: int = -1
+    source: Any = None
+    """The queue or group that it came from."""
     key: bytes | None = None
     headers: Mapping[str, bytes] = NO_HEADERS
     tag: str | None = None
     node: str | None = None
-    timestamp: int = 0
-    offset: int = -1
     priority: int = 0
     expires_at: int = 0
     not_before: int = 0
@@ -103,8 +106,6 @@ class Delivery(msgspec.Struct, gc=False, eq=False, weakref=False):
     """This very delivery: what `ack`, `nack` and `touch` know it by."""
     is_settled: bool = False
     """Whether it was acknowledged or given back."""
-    source: Any = None
-    """The queue that it came from."""
 
     @property
     def delivery_count(self) -> int:

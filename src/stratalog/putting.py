@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from stratalog.consuming import delay_ns
 from stratalog.errors import WrongTypeError
 from stratalog.inputs import check_bytes, check_headers, check_text
+from stratalog.log.extras import enter_record, settle_record
 from stratalog.log.group import AppendFuture
 from stratalog.log.topic import TopicLog
 from stratalog.model import Durability, Put, Record
@@ -65,36 +66,51 @@ class QueuePutting:
         self, value: Value, priority: int, ttl: Any, delay: Any, dedup_id: Any, headers: Any,
         durability: Any,
     ) -> Put:  # fmt: skip
-        data, size, extras, rank = self._checked(
+        data, size, extras, ttl_ns, rank = self._checked(
             value, priority, ttl, delay, dedup_id, headers, durability
         )
+        log = self._log
         key = extras.get("keys")
-        if key is None:
-            return Put(self._log.append(data, size, extras, rank), False)  # type: ignore[arg-type]
-        queue = self._log.groups.queue
-        assert queue is not None
-        return put_once(self._log, queue, key, data, size, extras, rank)
+        if key is not None:
+            queue = log.groups.queue
+            assert queue is not None
+            return put_once(log, queue, key, data, size, extras, ttl_ns, rank)
+        if rank == log.rank and log.is_plain:
+            offset, group = enter_record(log, data, size, extras, ttl_ns)
+            settle_record(log, group)
+        else:
+            self._working()
+            if ttl_ns:
+                extras["ttl"] = ttl_ns
+            offset = log.append(data, size, extras, rank)  # type: ignore[assignment]
+        return _new_put(Put, (offset, False))
 
     def enter(
         self, value: Value, priority: int, ttl: Any, delay: Any, headers: Any, durability: Any
     ) -> tuple[AppendFuture, int]:
         """As `put` without an id, but never waits; and the rank of its class."""
-        checked = self._checked(value, priority, ttl, delay, None, headers, durability)
-        return self._log.append(*checked, True, False), checked[3]  # type: ignore[return-value]
+        self._working()
+        data, size, extras, ttl_ns, rank = self._checked(
+            value, priority, ttl, delay, None, headers, durability
+        )
+        if ttl_ns:
+            extras["ttl"] = ttl_ns
+        return self._log.append(data, size, extras, rank, True, False), rank  # type: ignore[return-value]
 
     def _checked(
         self, value: Value, priority: int, ttl: Any, delay: Any, dedup_id: Any, headers: Any,
         durability: Any,
-    ) -> tuple[bytes | None, int, dict[str, Any], int]:  # fmt: skip
-        """A message as the log takes it: value, size, optional columns, rank of its class."""
-        engine = self._working()
-        data = check_bytes("value", value)
+    ) -> tuple[bytes | None, int, dict[str, Any], int, int]:  # fmt: skip
+        """A message as the log takes it: value, size, columns, time to live, rank of its class."""
+        engine = self._engine or self._working()
+        data = value if type(value) is bytes else check_bytes("value", value)
         size = len(data or b"") + 32
         extras: dict[str, Any] = {}
+        if type(priority) is not int or not 0 <= priority <= 255:
+            priority = check_range("priority", priority, 0, 255)
         if priority:
-            extras["priorities"] = check_range("priority", priority, 0, 255)
-        if ttl is not None or self._ttl:
-            extras["ttl"] = self._ttl if ttl is None else round(seconds("ttl", ttl) * 1e9)
+            extras["priorities"] = priority
+        ttl_ns = self._ttl if ttl is None else round(seconds("ttl", ttl) * 1e9)
         if delay is not None and (wait := delay_ns(delay)):
             extras["not_before"] = self._store.clock.time_ns() + wait
         if headers:
@@ -103,11 +119,13 @@ class QueuePutting:
         if dedup_id is not None:
             extras["keys"] = key = check_id(dedup_id)
             size += len(key)
-        self._topic.check_size(size)
-        rank = self._log.rank if durability is None else self._topic.rank(durability)
+        log = self._log
+        if size + 256 > log.plain_bytes_max:
+            self._topic.check_size(size)
+        rank = log.rank if durability is None else self._topic.rank(durability)
         if priority < engine.most_urgent_put:
             engine.most_urgent_put = priority
-        return data, size, extras, rank
+        return data, size, extras, ttl_ns, rank
 
     def put_many(self, messages: Iterable[Value | Record]) -> list[Put]:
         """Put messages as one atomic batch; after a crash either all of them are there or none.
@@ -165,6 +183,8 @@ class QueuePutting:
 
 def check_id(dedup_id: Any) -> bytes:
     """A deduplication id as bytes."""
+    if type(dedup_id) is str and dedup_id.isascii():
+        return dedup_id.encode()
     if isinstance(dedup_id, bytes):
         return dedup_id
     if not isinstance(dedup_id, str):

@@ -121,6 +121,8 @@ class Queue(QueuePutting):
         Until `ack` or `nack` it is this consumer's, for `lease` seconds. `timeout=None` waits for
         ever. In a `with` block it is acknowledged at the end, or given back if the block raises.
         """
+        if lease is None and not consumer and (message := self._get_one()) is not None:
+            return message
         found = self._get(1, timeout, lease, consumer)
         if not found:
             raise QueueEmptyError(f"queue {self.name!r} had no message for {timeout} seconds")
@@ -128,8 +130,23 @@ class Queue(QueuePutting):
 
     def get_nowait(self, lease: float | None = None, consumer: str = "") -> Message | None:
         """The next message, or None if there is none that can be delivered now."""
+        if lease is None and not consumer and (message := self._get_one()) is not None:
+            return message
         found = self._get(1, 0, lease, consumer)
         return found[0] if found else None
+
+    def _get_one(self) -> Message | None:
+        """The next message, if it is at hand."""
+        engine = self._engine
+        if engine is None:
+            return None
+        with engine.lock:
+            message: Message | None = engine.take_one(
+                "consumer", engine.rules.lease, engine.topic.time_ns()
+            )
+        if message is not None:
+            engine.delivered()
+        return message
 
     def get_many(
         self,
@@ -160,13 +177,18 @@ class Queue(QueuePutting):
 
         `LeaseLostError` if one of them is no longer this consumer's.
         """
-        self._working().settle(self.enter_ack(messages))
+        engine = self._engine or self._working()
+        with engine.lock:
+            if len(messages) != 1 or not engine.ack_one(messages[0]):
+                engine.ack(messages)
+            group = engine.operations.group
+        engine.settle(group)
 
     def enter_ack(self, messages: Iterable[Message]) -> CommitGroup | None:
         """As `ack` without waiting: returns the group that it is written with."""
         engine = self._working()
         with engine.lock:
-            engine.ack(messages)
+            engine.ack(tuple(messages))
             return engine.operations.group
 
     def nack(

@@ -112,7 +112,7 @@ def test_tasks_in_line_take_no_thread_and_are_served_in_order(path: Path) -> Non
 
 def waiting(jobs: AsyncQueue) -> int:
     """How many stand in line."""
-    return len(jobs.blocking.engine.line._waiters)
+    return len(jobs.blocking.engine.line.waiters)
 
 
 def test_a_task_waits_until_a_message_is_due(path: Path) -> None:
@@ -197,7 +197,7 @@ def test_groups_of_tasks(path: Path) -> None:
                 asyncio.create_task(billing.poll(f"worker-{number}", limit=1, timeout=10))
                 for number in range(50)
             ]
-            await until(lambda: len(billing.blocking.engine().line._waiters) == 50)
+            await until(lambda: len(billing.blocking.engine().line.waiters) == 50)
             assert threading.active_count() < 20
             await orders.append_many([b"%d" % number for number in range(50)])
             found = [delivery for some in await asyncio.gather(*polls) for delivery in some]

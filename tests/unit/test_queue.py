@@ -452,7 +452,7 @@ def test_closing_the_store_ends_the_wait(open_store: OpenStore) -> None:
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
         thread.start()
-    while len(jobs._engine.line._waiters) < 3:  # type: ignore[union-attr]
+    while len(jobs._engine.line.waiters) < 3:  # type: ignore[union-attr]
         pass
     store.close()
     for thread in threads:

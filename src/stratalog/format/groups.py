@@ -127,16 +127,19 @@ def encode_group(
 
 def encode_leases(leases: Mapping[int, Lease], names: dict[str, int]) -> bytes:
     """The columns of entries; consumers that are not in `names` yet are added to it."""
-    deadlines, counts, consumers, delivered, serials, priorities = zip(
-        *leases.values(), strict=True
-    )
-    indexes = [names.setdefault(name, len(names)) for name in consumers]
-    lists: list[Sequence[int]] = [
-        list(leases), deadlines, delivered, serials, counts, indexes, priorities,
-    ]  # fmt: skip
+    items = leases.values()
+    lists: list[list[int]] = [
+        list(leases),
+        [lease.deadline for lease in items],
+        [lease.delivered_at for lease in items],
+        [lease.serial for lease in items],
+        [lease.delivery_count for lease in items],
+        [names.setdefault(lease.consumer, len(names)) for lease in items],
+        [lease.priority for lease in items],
+    ]
     return b"".join(
-        pad(np.array(items, dtype).tobytes())
-        for (_, dtype), items in zip(_COLUMNS, lists, strict=True)
+        pad(np.array(numbers, dtype).tobytes())
+        for (_, dtype), numbers in zip(_COLUMNS, lists, strict=True)
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from xxhash import xxh3_128_intdigest
 
 from stratalog.errors import CorruptionError
+from stratalog.projections.delays import NEVER
 
 ENTRY_BYTES = 32
 
@@ -28,14 +29,18 @@ class Dedup:
     """Ids that were put, for as long as they count."""
 
     __slots__ = (
-        "_count", "_expires", "_head", "_highs", "_lows", "_mask", "_offsets", "_ring_mask",
-        "_slots", "entries_max",
+        "_count", "_expires", "_found", "_head", "_high", "_highs", "_low", "_lows", "_mask",
+        "_offsets", "_ring_mask", "_slot", "_slots", "entries_max", "next_expiry",
     )  # fmt: skip
 
     def __init__(self, entries_max: int) -> None:
         self.entries_max = entries_max
         self._head = 0
         self._count = 0
+        self._low = self._high = self._slot = 0
+        self._found = -1
+        self.next_expiry = NEVER
+        """When the oldest entry counts no longer, in nanoseconds since 1970."""
         self._allocate(_CAPACITY_MIN)
 
     def _allocate(self, capacity: int) -> None:
@@ -58,32 +63,54 @@ class Dedup:
     def find(self, id: bytes, now: int) -> int:
         """The offset of the first message with this id; -1 if there is none that still counts."""
         digest = xxh3_128_intdigest(id)
-        index = self._find(digest & _LOW, digest >> 64)
-        return self._offsets[index] if index >= 0 and self._expires[index] > now else -1
+        self._low = low = digest & _LOW
+        self._high = high = digest >> 64
+        slots, lows, mask = self._slots, self._lows, self._mask
+        slot = low & mask
+        while index := slots[slot]:
+            index -= 1
+            if lows[index] == low and self._highs[index] == high:
+                self._found = index
+                return self._offsets[index] if self._expires[index] > now else -1
+            slot = slot + 1 & mask
+        self._slot = slot
+        self._found = -1
+        return -1
 
     def add(self, id: bytes, offset: int, expires: int) -> None:
         """Remember an id; the oldest entry goes if there are too many."""
-        digest = xxh3_128_intdigest(id)
-        self._add(digest & _LOW, digest >> 64, offset, expires)
+        self.find(id, 0)
+        self.add_last(offset, expires)
 
-    def _add(self, low: int, high: int, offset: int, expires: int) -> None:
-        index = self._find(low, high)
-        if index >= 0:  # it was there, and counted no longer
-            self._offsets[index], self._expires[index] = offset, expires
+    def add_last(self, offset: int, expires: int) -> None:
+        """Remember the id that was looked for last, and not found."""
+        if self._found >= 0:  # it was there, and counted no longer
+            self._offsets[self._found], self._expires[self._found] = offset, expires
             return
-        if self._count >= self.entries_max:
-            self._drop_oldest()
-        elif self._count > self._ring_mask:
-            self._grow()
-        index = self._head + self._count & self._ring_mask
-        self._count += 1
-        self._lows[index], self._highs[index] = low, high
+        count = self._count
+        if count >= self.entries_max or count > self._ring_mask:
+            if count >= self.entries_max:
+                self._drop_oldest()
+            else:
+                self._restore(self._entries())
+            self._insert(self._low, self._high, offset, expires)
+            return
+        index = self._head + count & self._ring_mask
+        self._count = count + 1
+        self._lows[index], self._highs[index] = self._low, self._high
         self._offsets[index], self._expires[index] = offset, expires
+        self._slots[self._slot] = index + 1
+        if not count:
+            self.next_expiry = expires
+
+    def _insert(self, low: int, high: int, offset: int, expires: int) -> None:
+        """Add an entry that is not there, for which there is room."""
         slots, mask = self._slots, self._mask
         slot = low & mask
         while slots[slot]:
             slot = slot + 1 & mask
-        slots[slot] = index + 1
+        self._low, self._high, self._slot, self._found = low, high, slot, -1
+        self.add_last(offset, expires)
 
     def expire(self, now: int) -> None:
         """Forget those whose time is up, the oldest first."""
@@ -105,16 +132,6 @@ class Dedup:
             raise CorruptionError(f"deduplication entries of {len(data)} bytes: not whole ones")
         self._restore(np.frombuffer(data, _ENTRY))
 
-    def _find(self, low: int, high: int) -> int:
-        slots, mask = self._slots, self._mask
-        slot = low & mask
-        while index := slots[slot]:
-            index -= 1
-            if self._lows[index] == low and self._highs[index] == high:
-                return index
-            slot = slot + 1 & mask
-        return -1
-
     def _drop_oldest(self) -> None:
         slots, mask, lows = self._slots, self._mask, self._lows
         slot = lows[self._head] & mask
@@ -130,15 +147,13 @@ class Dedup:
                 if not index:
                     self._head = self._head + 1 & self._ring_mask
                     self._count -= 1
+                    self.next_expiry = self._expires[self._head] if self._count else NEVER
                     return
                 wanted = lows[index - 1] & mask
                 if following - wanted & mask >= following - slot & mask:
                     break
             slots[slot] = index
             slot = following
-
-    def _grow(self) -> None:
-        self._restore(self._entries())
 
     def _entries(self) -> np.ndarray:
         entries = np.zeros(self._count, _ENTRY)
@@ -157,9 +172,12 @@ class Dedup:
         while capacity <= len(entries):
             capacity *= 2
         self._head = self._count = 0
+        self.next_expiry = NEVER
         self._allocate(capacity)
+        low_high = self._low, self._high
         for low, high, offset, expires in entries.tolist():
-            self._add(low, high, offset, expires)
+            self._insert(low, high, offset, expires)
+        self._low, self._high = low_high
 
 
 _ENTRY = np.dtype([("low", "<u8"), ("high", "<u8"), ("offset", "<i8"), ("expires", "<i8")])

@@ -20,7 +20,7 @@ from stratalog.model import Delivery, Lease
 from stratalog.projections.delays import NEVER
 from stratalog.projections.groups import GroupState
 from stratalog.projections.line import Line
-from stratalog.projections.operations import Operations
+from stratalog.projections.operations import CHANGES_MAX, Operations
 from stratalog.projections.rules import Rules
 
 SHARE = "queues"
@@ -148,28 +148,39 @@ class Engine:
             topic.shard.settle()
         with self.lock:
             found = self.take(limit, consumer, lease, now)
-            group = self.operations.group
-        if found and group is not None:
-            # Written, so that a consumer that is killed by what it got finds the count raised.
-            is_synced = topic.rank == SYNCED
-            sync = self.rules.is_at_most_once and is_synced
-            self.operations.wait(group, sync=sync, written=is_synced)
+        if found and self.operations.group is not None:
+            self.delivered()
         self.tend()
         return found
+
+    def delivered(self) -> None:
+        """Return once a delivery that was noted is as durable as it has to be; no lock is held.
+
+        Of class `fsync` it is written, so that a consumer that is killed by what it got finds the
+        count raised; and synced if it was taken for good.
+        """
+        operations = self.operations
+        is_synced = self.topic.rank == SYNCED
+        if is_synced or len(operations.touched) + len(operations.consumed) > CHANGES_MAX:
+            assert operations.group is not None
+            self.topic.shard.commit(operations.group)
 
     def tend(self) -> None:
         """See to what cannot be done with the lock held; each mode has its own."""
 
     def told(self, due: int) -> None:
         """Something is due earlier than whoever waits expects."""
-        if self.line and due < self.expected:
+        if self.line.waiters and due < self.expected:
             self.line.wake()
 
     def settle(self, group: Group | None) -> None:
         """Return once what was noted is as durable as the topic's class promises."""
-        if group is not None:
-            is_synced = self.topic.rank == SYNCED
-            self.operations.wait(group, sync=is_synced, written=False)
+        operations = self.operations
+        if (
+            self.topic.rank == SYNCED
+            or len(operations.touched) + len(operations.consumed) > CHANGES_MAX
+        ) and group is not None:
+            self.topic.shard.commit(group)
 
     def check(self) -> None:
         """Raise if nothing can be written."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from stratalog.format.pick import pick
 from stratalog.log.topic import TopicLog
-from stratalog.model import NO_LEASE, Delivery, Gap
+from stratalog.model import Delivery, Gap, Record
 from stratalog.segments.read import read_living
 
 _T = TypeVar("_T", bound=Delivery)
@@ -19,19 +19,38 @@ _T = TypeVar("_T", bound=Delivery)
 # Offsets further apart than this are looked up each by itself: less is read over faster.
 _APART = 4096
 
+_EXPIRES_AT = Record.__struct_fields__.index("expires_at")
+
 
 def fetch(
     topic: TopicLog, offsets: npt.NDArray[np.int64], now: int, make: Callable[..., _T], source: Any
-) -> list[_T]:
-    """The records at these offsets, which rise; those that are gone are left out."""
-    if not len(offsets):
-        return []
-    cuts = [0, *(np.flatnonzero(np.diff(offsets) > _APART) + 1).tolist(), len(offsets)]
+) -> tuple[list[_T], bool]:
+    """The records at these offsets, which rise; those that are gone are left out.
+
+    And whether one of them may have a time to live.
+    """
     found: list[_T] = []
+    has_expiry = False
+    if not len(offsets):
+        return found, has_expiry
+    cuts = [0, len(offsets)]
+    if int(offsets[-1] - offsets[0]) >= _APART:
+        cuts[1:1] = (np.flatnonzero(np.diff(offsets) > _APART) + 1).tolist()
     for low, high in pairwise(cuts):
         for fields in _fields(topic, offsets[low:high], now):
-            found += map(make, *fields, repeat(NO_LEASE), repeat(False), repeat(source))
-    return found
+            has_expiry |= type(fields[_EXPIRES_AT]) is list
+            found += deliveries(make, fields, source)
+    return found, has_expiry
+
+
+def deliveries(make: Callable[..., _T], fields: list[Any], source: Any) -> Iterator[_T]:
+    """Records made of their fields; of those that have nothing but a value in half the time."""
+    value, key, headers, tag, node, timestamp, offset, *rest = fields
+    first = (value, timestamp, offset, repeat(source))
+    more = (key, headers, tag, node, *rest)
+    if all(type(field) is repeat for field in more):
+        return map(make, *first)
+    return map(make, *first, *more)
 
 
 def _fields(topic: TopicLog, offsets: npt.NDArray[np.int64], now: int) -> Iterator[list[Any]]:

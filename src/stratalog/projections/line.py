@@ -17,10 +17,11 @@ class Line:
 
     def __init__(self, topic: Watched) -> None:
         self._topic = topic
-        self._waiters: deque[Waiter] = deque()
+        self.waiters: deque[Waiter] = deque()
+        """Who waits, the first in line first."""
 
     def __bool__(self) -> bool:
-        return bool(self._waiters)
+        return bool(self.waiters)
 
     def join(self) -> threading.Lock:
         """A place at the end of the line, for a thread."""
@@ -31,7 +32,7 @@ class Line:
 
     def add(self, place: Waiter) -> None:
         """Have somebody at the end of the line."""
-        self._waiters.append(place)
+        self.waiters.append(place)
         self.watch()
 
     def watch(self) -> None:
@@ -42,20 +43,20 @@ class Line:
     def leave(self, place: Waiter) -> None:
         """Give a place up; if it was woken at that very moment, the next in line is instead."""
         try:
-            self._waiters.remove(place)
+            self.waiters.remove(place)
         except ValueError:
             self.wake()
 
     def rejoin(self, place: Waiter) -> None:
         """Woken for nothing: the same place again, in front."""
-        if place not in self._waiters:
-            self._waiters.appendleft(place)
+        if place not in self.waiters:
+            self.waiters.appendleft(place)
         self.watch()
 
     def wake(self) -> None:
         """Let the first in line look again."""
         with contextlib.suppress(IndexError):
-            place = self._waiters.popleft()
+            place = self.waiters.popleft()
             if place.locked():
                 place.release()
 

@@ -144,11 +144,9 @@ class Operations(Gathered):
                 self._draining = self._drain()
             drained = self._draining
         pending = self.state.pending
-        leases: list[tuple[int, Lease]] = [
-            (offset, lease)
-            for offset in dict.fromkeys(drained.touched)
-            if (lease := pending.get(offset)) is not None
-        ]
+        # What was consumed since is not among those that are pending, and is in the other list.
+        chosen = sorted(pending.keys() & drained.touched)
+        leases = [(offset, lease) for offset in chosen if (lease := pending.get(offset))]
         room = self.topic_log.batch_bytes_max - GROUP_BYTES - _TEXT_BYTES
         at_once = max(1, room // (ENTRY_BYTES + 1))
         parts = [dict(leases[at : at + at_once]) for at in range(0, len(leases), at_once)]

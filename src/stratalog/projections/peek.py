@@ -34,5 +34,5 @@ def peek(topic: TopicLog, waiting: dict[int, BitMap64], limit: int, now: int) ->
         while bits and len(found) < limit:
             chosen = bits[: limit - len(found)]
             bits = bits - chosen
-            found += fetch(topic, np.array(chosen.to_array(), np.int64), now, Delivery, None)
+            found += fetch(topic, np.array(chosen.to_array(), np.int64), now, Delivery, None)[0]
     return found

@@ -72,7 +72,8 @@ class QueueState:
             with topic.lock:
                 lowest, topic.given_back = topic.given_back, -1
             self.dedup.forget_from(lowest)
-        self.dedup.expire(now)
+        if now >= self.dedup.next_expiry:
+            self.dedup.expire(now)
 
     def capture(self) -> QueueSnapshot:
         """The state as a snapshot has it."""

@@ -6,7 +6,6 @@ Owns: about a bit a record for those that wait, and a bounded number of records 
 from __future__ import annotations
 
 from bisect import insort
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
@@ -17,7 +16,7 @@ from stratalog.model import Delivery
 from stratalog.projections.delays import NEVER
 from stratalog.projections.groups import GroupState
 
-Fetch = Callable[[npt.NDArray[np.int64]], list[Delivery]]
+Fetch = Callable[[npt.NDArray[np.int64]], tuple[list[Delivery], bool]]
 
 # Records that are read at once: at 512 the cost of a read is spread thin.
 READ_AHEAD = 512
@@ -27,24 +26,31 @@ _READ_AHEAD_BYTES = 1 << 20
 class Class:
     """The records of one priority, in the order of their offsets."""
 
-    __slots__ = ("buffer", "buffer_bytes", "priority", "read_ahead", "waiting")
+    __slots__ = ("buffer", "buffer_bytes", "has_expiry", "priority", "read_ahead", "waiting")
 
     def __init__(self, priority: int, waiting: BitMap64) -> None:
         self.priority = priority
         self.waiting = waiting
         """Offsets that were not read yet; all are behind those that were."""
-        self.buffer: deque[Delivery] = deque()
+        self.buffer: list[Delivery] = []
+        """Records that were read, the next one last."""
         self.buffer_bytes = 0
         """Of the values, when they were read."""
+        self.has_expiry = False
+        """Whether one of those that were read has a time to live."""
         self.read_ahead = 32
 
     def fill(self, fetch: Fetch, gone: Callable[[Iterable[int]], None]) -> bool:
         """Read the next records; returns whether there is one now."""
         while not self.buffer and self.waiting:
             offsets = self._next()
-            found = fetch(offsets)
-            self.buffer.extend(found)
-            self.buffer_bytes = sum(len(one.value or b"") for one in found)
+            found, self.has_expiry = fetch(offsets)
+            self.buffer = found[::-1]
+            # Of a few, taken for all: a look at each would take as long as reading it.
+            some = found[:: len(found) // 8 + 1]
+            self.buffer_bytes = (
+                sum(len(one.value or b"") for one in some) * len(found) // (len(some) or 1)
+            )
             if len(found) < len(offsets):
                 have = {one.offset for one in found}
                 gone([offset for offset in offsets.tolist() if offset not in have])
@@ -75,25 +81,24 @@ class Class:
 
     def add(self, offsets: Iterable[int]) -> None:
         """Take in records that can be delivered from now on."""
-        if self.buffer and min(offsets, default=NEVER) < self.buffer[-1].offset:
+        if self.buffer and min(offsets, default=NEVER) < self.buffer[0].offset:
             self.put_back()
         self.waiting.update(offsets)
 
     def insert(self, delivery: Delivery) -> None:
         """Take in a record that was given back, and is at hand."""
         buffer = self.buffer
+        self.has_expiry |= bool(delivery.expires_at)
         if not buffer and not (self.waiting and self.waiting.min() < delivery.offset):
             buffer.append(delivery)
         elif buffer and delivery.offset < buffer[0].offset:
-            buffer.appendleft(delivery)
-        elif buffer and delivery.offset < buffer[-1].offset:
-            insort(buffer, delivery, key=_offset)
+            insort(buffer, delivery, key=_place)
         else:
             self.waiting.add(delivery.offset)
 
 
-def _offset(delivery: Delivery) -> int:
-    return delivery.offset
+def _place(delivery: Delivery) -> int:
+    return -delivery.offset
 
 
 class Ready:

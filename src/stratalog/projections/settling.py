@@ -16,6 +16,8 @@ import contextlib
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from stratalog.errors import StratalogError
 from stratalog.format.frame import FrameType
 from stratalog.format.groups import encode_group
@@ -87,7 +89,7 @@ class Settlement:
             wanted = dict.fromkeys([*self.offsets, *(delivery.offset for delivery in acks)])
             self._consumed = [offset for offset in wanted if offset in state.pending]
             self._returned = {
-                one.offset: state.pending[one.offset]._replace(deadline=one.due, consumer="")
+                one.offset: replace(state.pending[one.offset], deadline=one.due, consumer="")
                 for one in self.returns
                 if one.offset in state.pending and one.offset not in wanted
             }
@@ -172,7 +174,7 @@ class Settlement:
             if engine.state.settling.pop(offset, None) is not None:
                 engine.state.pending[offset] = lease
                 engine.operations.touched.append(offset)
-                engine.watch(lease.deadline, lease.serial, (offset,))
+                engine.watch(lease.deadline, (offset,))
         if self._taken:
             with contextlib.suppress(StratalogError):
                 engine.operations.enter(sync=False)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import repeat
 from typing import Any
 
 from stratalog.log.topic import SYNCED, TopicLog
 from stratalog.memory import MemoryBudget
 from stratalog.model import Delivery, Gap, Lease
 from stratalog.projections.engine import Engine
+from stratalog.projections.fetch import deliveries
 from stratalog.projections.groups import GroupState
 from stratalog.projections.rules import Rules
 from stratalog.segments.read import read_living
@@ -38,8 +38,10 @@ class Streaming(Engine):
             for part in read_living(topic, start, stop, now):
                 if not isinstance(part, Gap):
                     fields = part.batch.fields(part.first, part.end, whole=True)
-                    found += map(Delivery, *fields, repeat(token), repeat(False))
+                    found += deliveries(Delivery, fields, None)
             start = stop
+        for delivery in found:
+            delivery.lease = token
         self.position = max(self.position, start)
         self.state.deliveries += len(found)
         return found

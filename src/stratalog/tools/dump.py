@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict
 
 from stratalog.errors import FormatError, NotAStoreError
 from stratalog.format import snapshot as snapshots
@@ -227,13 +228,13 @@ def _group(changes: Changes) -> Row:
         "consumed": len(changes.consumed),
         "first_consumed": changes.consumed.min() if changes.consumed else None,
         "last_consumed": changes.consumed.max() if changes.consumed else None,
-        "leases": [{"offset": o, **lease._asdict()} for o, lease in changes.leases.items()],
+        "leases": [{"offset": o, **asdict(lease)} for o, lease in changes.leases.items()],
         **msgspec.to_builtins(changes.text),
     }  # fmt: skip
 
 
 def _group_state(state: GroupSnapshot) -> Row:
-    row = msgspec.structs.asdict(state)
+    row = asdict(state)
     row["waiting"] = {p: len(decode_offsets(data)) for p, data in state.waiting.items()}
     row["delays"] = len(state.delays) // 16
     del row["leases"]
@@ -284,11 +285,11 @@ def _dump_snapshot(fs: FileSystem, path: str) -> Iterator[Row]:
         "identity": found.identity.hex(),
     }  # fmt: skip
     yield {"kind": "log", "position": snapshots.HEADER_BYTES, "shards": found.log.shards}
-    catalog = msgspec.structs.asdict(found.catalog)
+    catalog = asdict(found.catalog)
     topics = catalog.pop("topics")
     yield {"kind": "catalog", **catalog}
     for topic in topics:
-        row = msgspec.structs.asdict(topic)
+        row = asdict(topic)
         for name in ("deleted", "lost"):
             row[name] = len(decode_offsets(row[name]))
         row["segments"] = [one._asdict() for one in decode_summaries(row["segments"])]
