@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 import stratalog
 from stratalog.cli import care, demo, keep, look, moving, pipeline, write
+from stratalog.cli import care, demo, group, keep, look, pipeline, queue, write
 from stratalog.errors import (
     ConflictError,
     FormatError,
@@ -110,6 +111,8 @@ app.command("repair")(care.repair)
 app.command("inspect")(care.inspect)
 app.command("export")(moving.export)
 app.command("import")(moving.import_)
+app.add_typer(queue.app)
+app.add_typer(group.app)
 app.add_typer(pipeline.app)
 
 

@@ -152,6 +152,7 @@ class Leasing(Engine):
     def bury(self, offset: int) -> None:
         """A record is among the dead letters: it is consumed; the lock is held."""
         self.dying.pop(offset, None)
+        self.cancel((offset,))
         if self.state.pending.pop(offset, None) is not None:
             self.state.consumed += 1
             self.operations.consumed.append(offset)
