@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks import latency, limits, own, probes, queues, rivals, sealed, spark
+from benchmarks import consuming, latency, limits, own, probes, queues, rivals, sealed, spark
 from benchmarks.model import RECORD_BYTES, Contestant, Probe, Setup, Workload
 
 MIB = 1 << 20
@@ -54,10 +54,15 @@ class Scale:
     """Of probes that compare two things run beside each other."""
     spark_records: int
     """Of 100 B; a tenth as many of 1 KiB."""
+    waiting: list[int]
+    """Messages that wait in a queue."""
 
 
-QUICK = Scale(5, 200_000, 2_000, 2_000_000, 2, 1_000_000, 3, 2_000_000)
-FULL = Scale(21, 1_000_000, 20_000, 10_000_000, 6, 10_000_000, 7, 10_000_000)
+QUICK = Scale(5, 200_000, 2_000, 2_000_000, 2, 1_000_000, 3, 2_000_000, [1_000, 100_000, 1_000_000])
+FULL = Scale(
+    21, 1_000_000, 20_000, 10_000_000, 6, 10_000_000, 7, 10_000_000,
+    [1_000, 100_000, 1_000_000, 10_000_000],
+)  # fmt: skip
 
 
 def _own(name: str, setup: Setup) -> Contestant:
@@ -133,6 +138,29 @@ def append_sync() -> Workload:
         _rival("sqlite3 FULL", partial(rivals.sqlite_one, synchronous="FULL", count=100)),
         _rival("persist-queue", partial(queues.persistqueue_synced, count=100)),
     ])  # fmt: skip
+
+
+def queue_get() -> Workload:
+    """A message taken, worked on and done with, nobody waits for the disk."""
+    return Workload("queue-get", "Get and acknowledge a message, not synced", "us", [
+        _own("stratalog get + ack", partial(consuming.get_one, count=20_000)),
+        _own("stratalog get_many(100) + ack",
+             partial(consuming.get_many, batch=100, count=100_000)),
+        _rival("rocksdict get + delete", partial(consuming.rocksdict_queue, count=10_000)),
+        _rival("litequeue pop + done", partial(consuming.litequeue_get, count=500)),
+        _rival("persist-queue get + ack", partial(consuming.persistqueue_get, count=100)),
+    ], fresh_bytes=32 * MIB)  # fmt: skip
+
+
+def queue_put() -> Workload:
+    """A message put, nobody waits for the disk."""
+    return Workload("queue-put", "Put a message, not synced", "us", [
+        _own("stratalog put", partial(consuming.put_one, with_id=False, count=50_000)),
+        _own("stratalog put, priority and id",
+             partial(consuming.put_one, with_id=True, count=20_000)),
+        _rival("litequeue put", partial(queues.litequeue_one, count=1_000)),
+        _rival("persist-queue put", partial(queues.persistqueue_one, count=500)),
+    ], fresh_bytes=32 * MIB)  # fmt: skip
 
 
 def batches() -> Workload:
@@ -260,6 +288,12 @@ def catalogue(scale: Scale) -> list[Workload | Probe]:
         batches(),
         append_one(),
         append_many(),
+        queue_get(),
+        queue_put(),
+        Probe("queue-curve", "Queues by the number of messages that wait",
+              partial(consuming.curve, waiting=scale.waiting, count=2_000)),
+        Probe("queue-memory", "Memory of messages that wait",
+              partial(consuming.memory, count=scale.waiting[-1] // 10)),
         read(scale),
         reopen(),
         open_store(),

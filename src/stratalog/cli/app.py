@@ -12,8 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 import stratalog
-from stratalog.cli import care, demo, keep, look, moving, pipeline, write
-from stratalog.cli import care, demo, group, keep, look, pipeline, queue, write
+from stratalog.cli import care, demo, group, keep, look, moving, pipeline, queue, write
 from stratalog.errors import (
     ConflictError,
     FormatError,

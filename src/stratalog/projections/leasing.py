@@ -190,10 +190,10 @@ class Leasing(Engine):
         """Take note of what is due, and of what was published; the lock is held."""
         if self.inbox:
             self.open_inbox()
-        if now >= self._deadlines.next_due or now >= self.state.delays.next_due:
-            self._look_at_time(now)
         if self.topic.committed > self.state.ingested:
             self.ingest()
+        if now >= self._deadlines.next_due or now >= self.state.delays.next_due:
+            self._look_at_time(now)
 
     def _look_at_time(self, now: int) -> None:
         delays = self.state.delays
