@@ -14,6 +14,7 @@ import pytest
 import stratalog
 import stratalog.aio
 from stratalog.aio import AsyncStore, AsyncTopic
+from stratalog.aio.runner import LoopWaiter
 from stratalog.errors import (
     ClosedError,
     LockedError,
@@ -251,6 +252,34 @@ def test_a_watch_ends_in_time_or_is_cancelled_at_once(path: Path) -> None:
             last = asyncio.create_task(values(again.watch(0)))
             await until(lambda: bool(again.blocking.log.waiters))
         assert await last == []
+
+    run(work)
+
+
+def test_a_task_that_is_woken_and_cancelled_at_once_is_cancelled() -> None:
+    """With `asyncio.wait_for` it sometimes went on, and whoever had cancelled it waited for ever.
+
+    The wake-up and the cancellation have to come within a few steps of the loop.
+    """
+
+    async def wait_again_and_again(waiter: LoopWaiter) -> None:
+        while True:
+            await waiter.wait(10.0)
+            waiter.clear()
+
+    async def work() -> None:
+        for steps in range(8):
+            waiter = LoopWaiter()
+            task = asyncio.create_task(wait_again_and_again(waiter))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            waiter.release()
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert task.cancelled()
 
     run(work)
 

@@ -167,32 +167,49 @@ def _take(iterator: Iterator[_T], size: int) -> list[_T]:
 
 
 class LoopWaiter:
-    """Stands in a topic's list of waiters as a lock does: let go of, it wakes a task.
+    """Stands in a list of waiters as a lock does: let go of, it wakes a task.
 
-    Whoever publishes calls `release` in a thread of its own, and never waits for the loop.
+    Whoever publishes calls `release` in a thread of its own, and never waits for the loop. A bare
+    future: `asyncio.wait_for` of Python 3.11 loses a cancellation that comes with the wake-up.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self.woken = asyncio.Event()
+        self._future: asyncio.Future[None] | None = None
         self._is_locked = True
+        self._is_woken = False
 
     async def wait(self, timeout: float | None) -> None:
         """Return when it was let go of, or when the time is up."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.woken.wait(), timeout)
-
-    def locked(self) -> bool:
-        """Whether somebody is still waiting."""
-        return self._is_locked
+        if self._is_woken:
+            return
+        self._future = self._loop.create_future()
+        timer = None if timeout is None else self._loop.call_later(timeout, self._resolve)
+        try:
+            await self._future
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def clear(self) -> None:
-        """Wait once more."""
+        """Be waited for once more."""
         self._is_locked = True
-        self.woken.clear()
+        self._is_woken = False
+
+    def locked(self) -> bool:
+        """Whether it was not let go of yet."""
+        return self._is_locked
 
     def release(self) -> None:
         """Wake the task."""
         self._is_locked = False
         with contextlib.suppress(RuntimeError):  # the loop is gone, and the task with it
-            self._loop.call_soon_threadsafe(self.woken.set)
+            self._loop.call_soon_threadsafe(self._wake)
+
+    def _wake(self) -> None:
+        self._is_woken = True
+        self._resolve()
+
+    def _resolve(self) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(None)
