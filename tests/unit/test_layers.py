@@ -55,7 +55,7 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 MAY_TOUCH_FILES = {"fs", "cli"}
 FILE_MODULES = {"fcntl", "glob", "io", "mmap", "pathlib", "shutil", "tempfile"}
 OS_HARMLESS = {
-    "PathLike", "cpu_count", "environ", "fork", "fspath", "getpid", "kill", "path",
+    "PathLike", "cpu_count", "environ", "fork", "fspath", "getpid", "kill", "path", "pathsep",
     "process_cpu_count", "register_at_fork", "sched_getaffinity", "strerror",
 }  # fmt: skip
 OS_PATH_HARMLESS = {
