@@ -16,7 +16,7 @@ from pathlib import Path
 import stratalog
 
 KILLS = int(os.environ.get("STRATALOG_STREAM_KILLS", "2"))
-RECORDS = 400 + 200 * KILLS
+RECORDS = 400 + 130 * KILLS
 SEED = int(os.environ.get("STRATALOG_STREAM_SEED", "1"))
 HERE = Path(__file__).parent
 
