@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stratalog.dead import ORIGINAL_OFFSET
 from stratalog.errors import LeaseLostError
+from stratalog.format.control import decode_offsets
 from stratalog.model import Message
 from stratalog.queue import Queue
 from stratalog.store import Store
@@ -230,8 +231,23 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(shards=st.integers(1, 3))
     def reopen(self, shards: int) -> None:
         """A clean restart: nothing changes, and whoever has a message still has it."""
+        before = self._state()
         self.store.close()
         self._open(shards)
+        assert self._state() == before, "replay comes to something else"
+
+    def _state(self) -> tuple[object, ...]:
+        """What the group knows, as a snapshot would have it."""
+        assert self.store._log is not None
+        self.store.sync()
+        engine = self.queue._engine
+        assert engine is not None
+        with engine.lock:
+            engine.ingest()
+        found = engine.capture()
+        offsets = engine.state.delays.offsets().tolist()
+        waiting = {p: sorted(decode_offsets(data)) for p, data in found.waiting.items()}
+        return waiting, sorted(offsets), dict(sorted(engine.state.pending.items())), found.ingested
 
     @rule(seed=st.integers(0, 1000), shards=st.integers(1, 3))
     def crash(self, seed: int, shards: int) -> None:

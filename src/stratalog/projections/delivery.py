@@ -262,9 +262,11 @@ class Deliveries(Leasing):
 
     def estimate(self) -> int:
         """Bytes that are held; the lock is held."""
+        queue = self.topic.groups.queue
         return (
             self.ready.held_bytes + self.state.delays.held_bytes
             + _PENDING_BYTES * len(self.state.pending)
+            + (queue.dedup.held_bytes if queue is not None and self.state.is_queue else 0)
         )  # fmt: skip
 
     def forget(self) -> bool:
