@@ -7,7 +7,6 @@ of which round of which store it is, so that a round that is done again is not a
 from __future__ import annotations
 
 from typing import Any, Protocol
-from urllib.parse import quote
 
 from stratalog.errors import OptionError
 from stratalog.spark.lake import STATE, Lake
@@ -55,8 +54,8 @@ class _Delta:
         app = f"stratalog-{store}"
         actions = [
             AddAction(
-                # A path is a URL there: what is quoted in the file's name is quoted once more.
-                path=quote(file.name, safe="/="), size=file.bytes,
+                # A URL in the table's log: the package quotes it, given as it is on disk.
+                path=file.name, size=file.bytes,
                 partition_values=_partition(file), modification_time=file.last_timestamp // 1000,
                 data_change=True, stats="{}",
             )
