@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+
+import stratalog
 
 PIPELINE = '''\
 [sources.numbers]
@@ -82,6 +85,26 @@ def test_a_pipeline_takes_in_what_is_new_and_nothing_twice(project: Path) -> Non
     second = run(file)
     assert second.stdout == "pipeline: done: numbers, names -> joined, large -> out\n"
     assert [row["id"] for row in rows(project)] == list(range(50, 120))
+
+
+def test_the_pipeline_of_the_documents_runs(tmp_path: Path) -> None:
+    """From a topic to a topic and to Parquet, as docs/pipelines.md has it."""
+    page = (Path(__file__).parents[2] / "docs" / "pipelines.md").read_text()
+    [toml] = re.findall(r"```toml\n(.*?)```", page, re.S)
+    [steps] = re.findall(r"```py\n# steps.py\n(def large.*?)```", page, re.S)
+    (tmp_path / "clean.toml").write_text(toml)
+    (tmp_path / "steps.py").write_text(steps)
+    (tmp_path / "countries.csv").write_text("code,name\nfr,France\njp,Japan\n")
+    values = [b'{"country": "%s", "total": %d}' % (c, n) for n in (99, 100) for c in (b"fr", b"xx")]
+    with stratalog.open(tmp_path / "data") as store:
+        store.topic("orders").append_many(values)
+    done = run(tmp_path / "clean.toml")
+    assert done.returncode == 0, done.stderr
+    with stratalog.open(tmp_path / "data", read_only=True) as store:
+        [value] = store.topic("orders-large").read_values()
+    assert json.loads(value or b"")["country"] == "France"
+    found = [pq.read_table(file) for file in (tmp_path / "lake").glob("*.parquet")]
+    assert sorted(pa.concat_tables(found)["total"].to_pylist()) == [99, 100]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The examples of docs/spark.md, all in one session."""
+"""The examples that need Spark in the documents, all in one session."""
 
 from __future__ import annotations
 
@@ -8,15 +8,29 @@ from typing import Any
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "spark.md"
+import stratalog
+
+ROOT = Path(__file__).parents[2]
 
 
-def test_every_example_runs(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["README.md", "docs/spark.md"])
+def test_every_example_runs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     """One after the other, in a directory of their own."""
-    blocks = re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.S)
+    page = ROOT / name
+    blocks = re.findall(r"```py\n(.*?)```", page.read_text(), re.S)
     assert blocks
     monkeypatch.chdir(tmp_path)
+    if name == "README.md":  # where the example above it made one
+        with stratalog.open("data") as store:
+            store.topic("orders").append_many([b"1", stratalog.Record(value=b"2", key=b"k")])
     text = "\n".join(blocks)
-    for name in ("data", "copy", "copy-checkpoint"):  # Spark's processes are elsewhere
-        text = text.replace(f'"{name}"', repr(str(tmp_path / name)))
-    exec(compile(text, str(PAGE), "exec"), {"spark": spark})
+    for place in ("data", "copy", "copy-checkpoint", "state"):  # Spark's processes are elsewhere
+        text = text.replace(f'"{place}"', repr(str(tmp_path / place)))
+    names: dict[str, Any] = {"spark": spark}
+    exec(compile(text, str(page), "exec"), names)
+    if name == "README.md":
+        names["query"].awaitTermination()
+        with stratalog.open("data", read_only=True) as store:
+            assert store.topic("orders-clean").read_values() == [b"2"]
