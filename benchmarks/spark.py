@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
@@ -32,6 +33,7 @@ def spark() -> Any:
         made = session(f"local[{CORES}]", config={"spark.driver.memory": "3g"})
     except (ImportError, stratalog.UsageError) as error:
         raise NotInstalledError(str(error)) from error
+    atexit.register(made.stop)
     made.range(1000).selectExpr("sum(id)").collect()
     return made
 
