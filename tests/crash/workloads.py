@@ -301,7 +301,9 @@ def joint_batches(session: Session) -> None:
     session.open(shards=3)
     session.create("packed", compression="zstd")
     for number in range(5):
+        # In every shard something that is not synced, or not even written, when the batch comes.
         session.append("refunds", b"relaxed %d" % number, durability="disk")
+        session.append("packed", b"relaxed %d" % number, durability="disk")
         session.append("orders", b"lazy %d" % number, durability="memory")
         session.batch(
             {
