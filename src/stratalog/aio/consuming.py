@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from stratalog.aio.runner import LoopWaiter, Runner
 from stratalog.clock import Clock
 from stratalog.log.group import Group as CommitGroup
@@ -55,7 +57,7 @@ async def poll(
 
 
 def _give_back(engine: Engine, clock: Clock, found: Sequence[Delivery]) -> None:
-    """Nobody is there any more for what was delivered."""
+    """Nobody is there any more for what was delivered: it was not, and does not count as such."""
     now = clock.time_ns()
     with engine.lock:
         if isinstance(engine, Streaming):
@@ -63,7 +65,10 @@ def _give_back(engine: Engine, clock: Clock, found: Sequence[Delivery]) -> None:
         elif isinstance(engine, Deliveries):
             for delivery in found:
                 if delivery.lease.deadline and engine.holds(delivery):
-                    engine.give_back(delivery.offset, now, now, "its task was cancelled", delivery)
+                    pending, offset = engine.state.pending, delivery.offset
+                    count = pending[offset].delivery_count - 1
+                    pending[offset] = replace(pending[offset], delivery_count=count)
+                    engine.give_back(offset, now, now, "its task was cancelled", delivery)
 
 
 async def settled(runner: Runner, engine: Engine, group: CommitGroup | None) -> None:
