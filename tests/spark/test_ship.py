@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyspark
+from pyspark.sql.types import BinaryType, StructType
 from tests.conftest import OpenStore
 from tests.spark.frames import pickled, reader
 
 from stratalog.spark.ship import send_package
+from stratalog.spark.sink import batch_writer
 
 LIBRARIES = Path(pyspark.__file__).parent.parent
 
@@ -61,3 +64,12 @@ print(stratalog.__file__)
 def test_the_code_that_says_so_needs_nothing_else() -> None:
     """It is sent as it is, not as a name that would have to be looked up."""
     assert b"stratalog.spark.ship" not in pickled(reader("/x", "t"))
+
+
+def test_writers_travel_the_same_way(tmp_path: Path) -> None:
+    """And are the same at the other end."""
+    schema = StructType().add("value", BinaryType())
+    writer = batch_writer(schema, {"path": str(tmp_path / "data"), "topic": "t"}, overwrite=False)
+    sent = pickled(writer)
+    assert b"stratalog.spark.ship" not in sent
+    assert vars(pickle.loads(sent)) == vars(writer)

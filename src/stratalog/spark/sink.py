@@ -35,6 +35,7 @@ from stratalog.format.names import check_topic_name
 from stratalog.fs import PosixFileSystem
 from stratalog.options import TopicOptions
 from stratalog.segments.stage import StageWriter, append_part, manifest_of
+from stratalog.spark.ship import Shipped
 from stratalog.spark.sink_options import WriteOptions, check_columns
 
 _QUERY = "sql.streaming.queryId"
@@ -78,7 +79,7 @@ def stream_writer(
     return StreamWriter(given)
 
 
-class BatchWriter(DataSourceArrowWriter):
+class BatchWriter(Shipped, DataSourceArrowWriter):
     """One batch write."""
 
     def __init__(self, options: WriteOptions) -> None:
@@ -97,7 +98,7 @@ class BatchWriter(DataSourceArrowWriter):
         """Leave everything: what was published may be adopted already, the rest goes by itself."""
 
 
-class StreamWriter(DataSourceStreamArrowWriter):
+class StreamWriter(Shipped, DataSourceStreamArrowWriter):
     """The micro-batches of a query."""
 
     def __init__(self, options: WriteOptions) -> None:
