@@ -9,10 +9,9 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-import sys
 import time
 import traceback
-import warnings
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -20,7 +19,16 @@ from typing import Any
 
 from stratalog.errors import OptionError, StateError, UsageError
 from stratalog.spark.pipeline_file import Pipeline, Source, Step
-from stratalog.spark.session import QUIET
+from stratalog.spark.session import running, session
+
+_SERVER = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+    "spark.sql.artifact.isolation.enabled": "true",
+    "spark.sql.artifact.isolation.alwaysApplyClassloader": "true",
+    "spark.sql.connect.serverStacktrace.enabled": "false",
+}
 
 Event = Callable[[str], None]
 """Told what happens, a sentence at a time."""
@@ -55,39 +63,39 @@ def run_pipeline(
 
 @contextmanager
 def _connected(pipeline: Pipeline, master: str) -> Iterator[Any]:
-    """A session of Spark Connect: the declarative pipelines speak nothing else."""
+    """A session of Spark Connect: the declarative pipelines speak nothing else.
+
+    Spark's own short cut to one listens for everybody on a port that only one process can have.
+    """
     try:
         from pyspark import pipelines as _  # noqa: F401
-        from pyspark.sql import SparkSession
-        from pyspark.sql.connect.session import SparkSession as _Connect  # noqa: F401
+        from pyspark.sql.connect.session import SparkSession as Connect
     except ImportError as error:
         raise UsageError(
             f"declared pipelines need more of PySpark than is here ({error}): "
             "pip install 'stratalog[spark]'"
         ) from error
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if running() is not None:
+        raise StateError(
+            "another Spark session runs in this process: run a declared pipeline in a process of "
+            "its own, with `stratalog pipeline run`"
+        )
+    os.environ["SPARK_CONNECT_AUTHENTICATE_TOKEN"] = uuid.uuid4().hex
     warehouse = {"spark.sql.warehouse.dir": os.path.join(pipeline.storage, "warehouse")}
-    quiet = {"spark.sql.connect.serverStacktrace.enabled": "false"}
-    settings = QUIET | quiet | warehouse | pipeline.config
-    builder = SparkSession.builder.remote(master).appName(pipeline.name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
+    server = session(master, name=pipeline.name, config=_SERVER | warehouse | pipeline.config)
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"  # for functions that steps import
     try:
-        with warnings.catch_warnings():
-            # Told at the start, and told again what only a start can take.
-            warnings.filterwarnings("ignore", "Failed to set", UserWarning)
-            spark = builder.getOrCreate()
-    except Exception as error:
-        if "SESSION_OR_CONTEXT_EXISTS" in str(error) or "not both" in str(error):
-            raise StateError(
-                "another Spark session runs in this process: run a declared pipeline in a process "
-                "of its own, with `stratalog pipeline run`"
-            ) from error
-        raise
-    try:
-        yield spark
+        service = getattr(server._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+        port = getattr(service, "MODULE$").localPort()
+        # By this name: to any other, a token goes with TLS alone.
+        spark = Connect.builder.remote(f"sc://localhost:{port}").getOrCreate()
+        try:
+            yield spark
+        finally:
+            spark.stop()
     finally:
-        spark.stop()
+        del os.environ["SPARK_CONNECT_MODE_ENABLED"]
+        server.stop()
 
 
 def _run(spark: Any, pipeline: Pipeline, dry_run: bool, on_event: Event) -> None:

@@ -72,13 +72,13 @@ def use(spark: SparkSession | None, master: str | None) -> Iterator[SparkSession
             raise UsageError("give spark= or master=, not both: a session has its master already")
         yield spark
         return
-    running = _running()
-    if running is not None and master in (None, running.sparkContext.master):
-        yield running
+    found = running()
+    if found is not None and master in (None, found.sparkContext.master):
+        yield found
         return
-    if running is not None:
+    if found is not None:
         raise UsageError(
-            f"a Spark session runs on {running.sparkContext.master!r} already, not on {master!r}: "
+            f"a Spark session runs on {found.sparkContext.master!r} already, not on {master!r}: "
             "stop it first, or give it as spark="
         )
     made = session("local[*]" if master is None else master)
@@ -88,14 +88,14 @@ def use(spark: SparkSession | None, master: str | None) -> Iterator[SparkSession
         made.stop()
 
 
-def _running() -> SparkSession | None:
+def running() -> SparkSession | None:
     """The session that was started before, if any."""
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
 
-    running: SparkSession | None = SparkSession.getActiveSession()
-    return running
+    found: SparkSession | None = SparkSession.getActiveSession()
+    return found
 
 
 def register(spark: SparkSession) -> None:
