@@ -104,7 +104,8 @@ def test_tasks_in_line_take_no_thread_and_are_served_in_order(path: Path) -> Non
                 await jobs.put(b"%d" % number)
             await asyncio.gather(*tasks)
             assert sorted(served) == list(range(100))
-            assert served[0] < 50
+            # The last to come may still be looking when the first message does.
+            assert sum(number < 50 for number in served[:50]) >= 45
             assert (await jobs.stats()).consumed == 100
             assert waiting(jobs) == 0
 
