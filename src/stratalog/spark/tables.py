@@ -52,7 +52,7 @@ class _Delta:
         from deltalake.transaction import AddAction, create_table_with_add_actions
 
         app = f"stratalog-{store}"
-        actions = [
+        actions: list[Any] = [
             AddAction(
                 # A URL in the table's log: the package quotes it, given as it is on disk.
                 path=file.name, size=file.bytes,
