@@ -249,6 +249,11 @@ class Batch:
             return deltas + self.base_timestamp
         return np.full(end - first, self.base_timestamp, np.int64)
 
+    def _times(self, first: int, end: int) -> Any:
+        if self.timestamp_deltas is None:
+            return [self.base_timestamp] * (end - first)  # one number, not as many as records
+        return self.timestamps(first, end).tolist()
+
     def values(self, first: int = 0, end: int | None = None) -> list[bytes | None]:
         """Payloads alone."""
         return self._items(self.value, first, self.count if end is None else end)
@@ -273,7 +278,7 @@ class Batch:
             repeat(NO_HEADERS) if self.headers is None else self.header_dicts(first, end),
             self.text(self.tag, first, end),
             self.text(self.node, first, end),
-            self.timestamps(first, end).tolist(),
+            self._times(first, end),
             self.offsets(first, end).tolist(),
         ]
         rest = (self.priority, self.expires_at, self.not_before, self.operation)

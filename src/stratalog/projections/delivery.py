@@ -21,7 +21,7 @@ from stratalog.log.topic import SYNCED, TopicLog
 from stratalog.memory import MemoryBudget
 from stratalog.model import Delivery, Lease, Message
 from stratalog.projections.delays import NEVER
-from stratalog.projections.fetch import fetch
+from stratalog.projections.fetch import Kept, fetch
 from stratalog.projections.groups import GroupState
 from stratalog.projections.leasing import Leasing
 from stratalog.projections.ready import Class
@@ -41,6 +41,7 @@ class Deliveries(Leasing):
         self.expired = 0
         self._make = Message if state.is_queue else Delivery
         self._source = source
+        self._kept = Kept()
 
     # --- out ------------------------------------------------------------------------------
 
@@ -195,7 +196,7 @@ class Deliveries(Leasing):
 
     def _fetch(self, offsets: Any, now: int) -> tuple[list[Delivery], bool]:
         self.account()
-        return fetch(self.topic, offsets, now, self._make, self._source)
+        return fetch(self.topic, offsets, now, self._make, self._source, self._kept)
 
     def _expire(self, offsets: Iterable[int]) -> None:
         """Records that were to be delivered are there no longer: expired, evicted or deleted."""
@@ -264,11 +265,12 @@ class Deliveries(Leasing):
         """Bytes that are held; the lock is held."""
         queue = self.topic.groups.queue
         return (
-            self.ready.held_bytes + self.state.delays.held_bytes
+            self.ready.held_bytes + self._kept.held_bytes + self.state.delays.held_bytes
             + _PENDING_BYTES * len(self.state.pending)
             + (queue.dedup.held_bytes if queue is not None and self.state.is_queue else 0)
         )  # fmt: skip
 
     def forget(self) -> bool:
         """Records that were read ahead can be read again; the lock is held."""
-        return self.ready.put_back()
+        had, self._kept.batch = self._kept.batch is not None, None
+        return self.ready.put_back() or had

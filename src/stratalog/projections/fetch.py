@@ -9,10 +9,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from stratalog.format.batch import Batch
 from stratalog.format.pick import pick
 from stratalog.log.topic import TopicLog
 from stratalog.model import Delivery, Gap, Record
 from stratalog.segments.read import read_living
+from stratalog.segments.segment import Slice
 
 _T = TypeVar("_T", bound=Delivery)
 
@@ -22,8 +24,58 @@ _APART = 4096
 _EXPIRES_AT = Record.__struct_fields__.index("expires_at")
 
 
+class Kept:
+    """The batch of the log that the last fetch ended in: the next one need not read it again."""
+
+    __slots__ = ("batch",)
+
+    def __init__(self) -> None:
+        self.batch: Batch | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory it takes."""
+        return 0 if self.batch is None else len(self.batch.body)
+
+    def read(self, topic: TopicLog, start: int, end: int, now: int) -> Iterator[Slice | Gap]:
+        """As `read_living`, with what is at hand first."""
+        batch, self.batch = self.batch, None
+        if (
+            batch is not None
+            and 0 <= start - batch.base_offset < batch.count
+            and start >= topic.earliest
+            and not topic.history.deleted
+        ):
+            stop = min(end, batch.base_offset + batch.count)
+            yield Slice(batch, start - batch.base_offset, stop - batch.base_offset)
+            self._keep(topic, batch, stop)
+            start = stop
+        if start < end:
+            for part in read_living(topic, start, end, now):
+                yield part
+                if type(part) is Slice:
+                    self._keep(topic, part.batch, part.batch.base_offset + part.end)
+
+    def _keep(self, topic: TopicLog, batch: Batch, stop: int) -> None:
+        """Keep a batch of which something is left, and where nothing goes by itself."""
+        if (
+            stop < batch.base_offset + batch.count
+            and type(batch.body) is bytes
+            and batch.offset_deltas is None
+            and batch.expires_at is None
+            and topic.options.ttl is None
+            and not topic.is_ephemeral
+        ):
+            self.batch = batch
+
+
 def fetch(
-    topic: TopicLog, offsets: npt.NDArray[np.int64], now: int, make: Callable[..., _T], source: Any
+    topic: TopicLog,
+    offsets: npt.NDArray[np.int64],
+    now: int,
+    make: Callable[..., _T],
+    source: Any,
+    kept: Kept | None = None,
 ) -> tuple[list[_T], bool]:
     """The records at these offsets, which rise; those that are gone are left out.
 
@@ -31,13 +83,14 @@ def fetch(
     """
     found: list[_T] = []
     has_expiry = False
+    kept = kept or Kept()
     if not len(offsets):
         return found, has_expiry
     cuts = [0, len(offsets)]
     if int(offsets[-1] - offsets[0]) >= _APART:
         cuts[1:1] = (np.flatnonzero(np.diff(offsets) > _APART) + 1).tolist()
     for low, high in pairwise(cuts):
-        for fields in _fields(topic, offsets[low:high], now):
+        for fields in _fields(topic, offsets[low:high], now, kept):
             has_expiry |= type(fields[_EXPIRES_AT]) is list
             found += deliveries(make, fields, source)
     return found, has_expiry
@@ -53,11 +106,13 @@ def deliveries(make: Callable[..., _T], fields: list[Any], source: Any) -> Itera
     return map(make, *first, *more)
 
 
-def _fields(topic: TopicLog, offsets: npt.NDArray[np.int64], now: int) -> Iterator[list[Any]]:
+def _fields(
+    topic: TopicLog, offsets: npt.NDArray[np.int64], now: int, kept: Kept
+) -> Iterator[list[Any]]:
     """Fields of the records at these offsets, batch by batch."""
     first, last = int(offsets[0]), int(offsets[-1])
     is_dense = last - first + 1 == len(offsets)
-    for part in read_living(topic, first, last + 1, now):
+    for part in kept.read(topic, first, last + 1, now):
         if isinstance(part, Gap):
             continue
         batch, start, end = part

@@ -68,16 +68,18 @@ class Leasing(Engine):
     def ack(self, deliveries: Sequence[Delivery]) -> int:
         """Acknowledge; all of them or, if one is somebody else's by now, none. The lock is held."""
         pending = self.state.pending
-        chosen = deliveries
-        for delivery in deliveries:
-            if pending.get(delivery.offset) is not delivery.lease:
-                chosen = [one for one in deliveries if not one.is_settled and one.lease.deadline]
-                for one in chosen:
-                    self.check_held(one, "acknowledged")
-                break
-        for delivery in deliveries:
-            delivery.is_settled = True
-        return self._consume([delivery.offset for delivery in chosen])
+        try:
+            known = [o for one in deliveries if pending[o := one.offset] is one.lease]
+        except KeyError:
+            known = []
+        if len(known) < len(deliveries):
+            chosen = [one for one in deliveries if not one.is_settled and one.lease.deadline]
+            for one in chosen:
+                self.check_held(one, "acknowledged")
+            known = [one.offset for one in chosen]
+        for one in deliveries:
+            one.is_settled = True
+        return self._consume(known)
 
     def ack_one(self, delivery: Delivery) -> bool:
         """Acknowledge, if that is simple; the lock is held."""

@@ -145,7 +145,7 @@ class Operations(Gathered):
             drained = self._draining
         pending = self.state.pending
         # What was consumed since is not among those that are pending, and is in the other list.
-        chosen = sorted(pending.keys() & drained.touched)
+        chosen = sorted(pending.keys() & drained.touched) if pending else []
         leases = [(offset, lease) for offset in chosen if (lease := pending.get(offset))]
         room = self.topic_log.batch_bytes_max - GROUP_BYTES - _TEXT_BYTES
         at_once = max(1, room // (ENTRY_BYTES + 1))

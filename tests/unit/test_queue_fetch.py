@@ -1,0 +1,59 @@
+"""What a queue reads ahead: each batch of the log once, and never what went meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.conftest import OpenStore
+
+from stratalog import Record
+from stratalog.format.batch import Batch
+from stratalog.format.frame import FrameHeader
+
+
+def test_a_batch_is_read_once(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_store() as store:
+        queue = store.queue("jobs", durability="disk")
+        for first in (0, 300):
+            queue.put_many([b"%d" % n for n in range(first, first + 300)])
+        parsed: list[int] = []
+        parse = Batch.parse
+
+        def noted(header: FrameHeader, *rest: Any) -> Batch:
+            parsed.append(header.base_offset)
+            return parse(header, *rest)
+
+        monkeypatch.setattr(Batch, "parse", noted)
+        monkeypatch.setattr(Batch, "merge", lambda *_: None)
+        queue.get_many(1)  # counts the records in, which reads all of them
+        before = len(parsed)
+        found = [message.value for _ in range(12) for message in queue.get_many(50)]
+    assert found == [b"%d" % n for n in range(1, 600)]
+    assert parsed[before:].count(300) <= 1
+    assert parsed[before:].count(0) == 0
+
+
+def test_what_is_deleted_meanwhile_is_not_delivered(open_store: OpenStore) -> None:
+    with open_store() as store:
+        queue = store.queue("jobs")
+        queue.put_many([Record(b"%d" % n, tag="odd" if n % 2 else "even") for n in range(300)])
+        first = [message.value for message in queue.get_many(32)]
+        queue.topic.delete(tag="odd")
+        rest = [message.value for message in queue.get_many(300)]
+    assert first == [b"%d" % n for n in range(32)]
+    assert rest == [b"%d" % n for n in range(32, 300, 2)]
+
+
+def test_what_was_read_is_given_up_when_memory_is_short(open_store: OpenStore) -> None:
+    with open_store() as store:
+        queue = store.queue("jobs")
+        queue.put_many([bytes(100)] * 300)
+        queue.ack(*queue.get_many(32))
+        engine = queue.engine
+        engine.account()
+        assert engine.held_bytes > 300 * 100
+        assert engine.shed()
+        assert engine.held_bytes < 300 * 100
+        assert not engine.shed()
+        assert len(queue.get_many(300)) == 268
