@@ -171,8 +171,14 @@ def _add_padded(parts: list[bytes], data: bytes) -> None:
 
 
 def _add_nullable(parts: list[bytes], items: Sequence[bytes | None]) -> None:
-    parts.append(validity_bits([item is not None for item in items]))
-    _add_binary(parts, [b"" if item is None else item for item in items])
+    column: list[bytes] = []
+    try:
+        _add_binary(column, items)  # type: ignore[arg-type]
+        parts.append(validity_bits(np.ones(len(items), np.bool_)))
+    except TypeError:  # there is a None: nothing was added yet
+        parts.append(validity_bits([item is not None for item in items]))
+        _add_binary(column, [b"" if item is None else item for item in items])
+    parts += column
 
 
 def _add_binary(parts: list[bytes], items: Sequence[bytes]) -> int:

@@ -89,7 +89,14 @@ class Pending:
         columns = Columns(self.values, timestamps=self.timestamps)
         for name, items in (self.extras or {}).items():
             absent = ABSENT.get(name, 0)
-            setattr(columns, name, [items.get(index, absent) for index in range(count)])
+            # All of them have it, as a rule, and in their order: they were added one by one.
+            setattr(
+                columns,
+                name,
+                list(items.values())
+                if len(items) == count
+                else [items.get(index, absent) for index in range(count)],
+            )
         flags, body = encode_columns(columns)
         if len(body) > self.topic.batch_bytes_max and count > 1:
             return self._part(0, count // 2).encode() + self._part(count // 2, count).encode()

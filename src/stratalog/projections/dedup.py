@@ -155,12 +155,15 @@ class Dedup:
             slots[slot] = index
             slot = following
 
+    def _columns(self) -> tuple[array[int], ...]:
+        return self._lows, self._highs, self._offsets, self._expires
+
     def _entries(self) -> np.ndarray:
         entries = np.zeros(self._count, _ENTRY)
         order = np.arange(self._head, self._head + self._count) & self._ring_mask
         for name, column in zip(
             _ENTRY.names or (),
-            (self._lows, self._highs, self._offsets, self._expires),
+            self._columns(),
             strict=True,
         ):
             entries[name] = np.frombuffer(column, _ENTRY[name])[order]
@@ -171,13 +174,22 @@ class Dedup:
         capacity = _CAPACITY_MIN
         while capacity <= len(entries):
             capacity *= 2
-        self._head = self._count = 0
-        self.next_expiry = NEVER
         self._allocate(capacity)
-        low_high = self._low, self._high
-        for low, high, offset, expires in entries.tolist():
-            self._insert(low, high, offset, expires)
-        self._low, self._high = low_high
+        self._head = 0
+        self._count = count = len(entries)
+        self.next_expiry = int(entries["expires"][0]) if count else NEVER
+        for name, column in zip(_ENTRY.names or (), self._columns(), strict=True):
+            np.frombuffer(column, _ENTRY[name])[:count] = entries[name]
+        # All at once: who finds a slot taken goes on to the next one, until nobody has to.
+        slots = np.frombuffer(self._slots, np.uint32)
+        indexes = np.arange(1, count + 1, dtype=np.uint32)
+        wanted = (entries["low"] & np.uint64(self._mask)).astype(np.int64)
+        while len(indexes):
+            is_free = slots[wanted] == 0
+            slots[wanted[is_free]] = indexes[is_free]
+            is_left = slots[wanted] != indexes
+            indexes = indexes[is_left]
+            wanted = wanted[is_left] + 1 & self._mask
 
 
 _ENTRY = np.dtype([("low", "<u8"), ("high", "<u8"), ("offset", "<i8"), ("expires", "<i8")])
