@@ -15,7 +15,7 @@ from stratalog.log.topic import TopicLog
 from stratalog.model import Durability, Put, Record
 from stratalog.options import check_range, seconds
 from stratalog.projections.delivery import Deliveries
-from stratalog.projections.puts import put_once
+from stratalog.projections.puts import put_once, put_plain_once
 
 if TYPE_CHECKING:
     from stratalog.store import Store
@@ -60,6 +60,18 @@ class QueuePutting:
             self._engine.most_urgent_put = 0
             offset = self._topic.append(value, None, headers, None, None, None, None, durability)
             return _new_put(Put, (offset, False))
+        if (
+            ttl is None and delay is None and headers is None and durability is None
+            and type(priority) is int and 0 <= priority <= 255
+            and type(value) is bytes and type(dedup_id) is str and dedup_id.isascii()
+            and not self._ttl and (engine := self._engine) is not None
+            and (log := self._log).is_plain
+            and len(value) + len(dedup_id) + 288 <= log.plain_bytes_max
+        ):  # fmt: skip
+            # The way nearly every message with an id takes.
+            if priority < engine.most_urgent_put:
+                engine.most_urgent_put = priority
+            return put_plain_once(log, dedup_id.encode(), value, priority)
         return self._put(value, priority, ttl, delay, dedup_id, headers, durability)
 
     def _put(

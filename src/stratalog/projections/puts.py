@@ -5,13 +5,75 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.log.extras import enter_record, settle_record
-from stratalog.log.group import AppendFuture
+from stratalog.log.group import AppendFuture, Group
+from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.log.topic import SYNCED, TopicLog
 from stratalog.model import Put
 from stratalog.projections.queue import QueueState
 
 # How long a duplicate waits at a time for the first one to be written.
 _WAIT_SECONDS = 1.0
+
+# What a record adds to a batch besides its bytes, as in `enter_record`.
+_RECORD_BYTES = 64
+
+
+def put_plain_once(log: TopicLog, key: bytes, value: bytes, priority: int) -> Put:
+    """As `put_once` of a message with nothing else, to a queue of its own class: spelled out."""
+    queue = log.groups.queue
+    with queue.lock:  # type: ignore[union-attr]  # the topic is one
+        time_ns = log.time_ns
+        now = time_ns()
+        dedup = queue.dedup  # type: ignore[union-attr]
+        if now < dedup.next_expiry and log.given_back < 0 and dedup.find(key, now) < 0:
+            # See `Topic.append` for the loop, `enter_record` for what is in it.
+            for _ in log.take_lock:
+                try:
+                    add_value = log.add_value
+                    add_value(value)
+                    if now > log.last_timestamp:
+                        log.last_timestamp = stamp = now
+                    else:
+                        stamp = log.last_timestamp
+                    add_timestamp = log.add_timestamp
+                    add_timestamp(stamp)
+                    offset = log.next_offset
+                    pending = log.pending
+                    index = offset - pending.base_offset
+                    columns = pending.extras
+                    if columns is None:
+                        columns = pending.extras = {}
+                    if "keys" in columns:
+                        columns["keys"][index] = key
+                    else:
+                        columns["keys"] = {index: key}
+                    if priority:
+                        if "priorities" in columns:
+                            columns["priorities"][index] = priority
+                        else:
+                            columns["priorities"] = {index: priority}
+                    group: Group = log.pending_group  # type: ignore[assignment]
+                    group.bytes = gathered = group.bytes + len(value) + len(key) + _RECORD_BYTES
+                    log.next_offset = offset + 1
+                except BaseException:
+                    log.take_back()
+                    raise
+                finally:
+                    log.lock.release()
+                break
+            dedup.add_last(offset, now + queue.window)  # type: ignore[union-attr]
+            is_new = True
+        else:
+            is_new = False
+    if not is_new:
+        extras: dict[str, Any] = {"keys": key}
+        if priority:
+            extras["priorities"] = priority
+        size = len(value) + len(key) + 32
+        return put_once(log, queue, key, value, size, extras, 0, log.rank)  # type: ignore[arg-type]
+    if log.rank == SYNCED or gathered > GROUP_BYTES_MAX:
+        log.shard.commit(group)
+    return tuple.__new__(Put, (offset, False))
 
 
 def put_once(
