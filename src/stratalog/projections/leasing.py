@@ -109,16 +109,22 @@ class Leasing(Engine):
         # Noted before it is taken out: a commit that runs meanwhile has it in one place or both.
         self.operations.consumed += known
         pending = self.state.pending
-        for offset in known:
-            del pending[offset]
-        self.state.consumed += len(known)
+        before = len(pending)
+        try:
+            for offset in known:
+                del pending[offset]
+        except KeyError:  # one of them was given twice
+            for offset in known:
+                pending.pop(offset, None)
+        count = before - len(pending)
+        self.state.consumed += count
         if self._returned:
             self.cancel(known)
         if known:
             self.operations.enter(sync=self.topic.rank == SYNCED)
             if self.line.waiters:
                 self.line.wake()
-        return len(known)
+        return count
 
     def give_back(
         self, offset: int, due: int, now: int, reason: str, delivery: Delivery | None = None

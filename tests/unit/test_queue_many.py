@@ -1,4 +1,4 @@
-"""What a queue reads ahead: each batch of the log once, and never what went meanwhile."""
+"""Many messages at once: each batch of the log is read once, what went meanwhile is left out."""
 
 from __future__ import annotations
 
@@ -57,3 +57,15 @@ def test_what_was_read_is_given_up_when_memory_is_short(open_store: OpenStore) -
         assert engine.held_bytes < 300 * 100
         assert not engine.shed()
         assert len(queue.get_many(300)) == 268
+
+
+def test_a_message_may_be_acknowledged_twice_at_once(open_store: OpenStore) -> None:
+    with open_store() as store:
+        queue = store.queue("jobs")
+        queue.put_many([b"a", b"b"])
+        a, b = queue.get_many(2)
+        queue.ack(a, a, b)
+        stats = queue.stats()
+    assert (stats.pending, stats.consumed) == (0, 2)
+    assert a.is_settled
+    assert b.is_settled
