@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.unit.test_aio import path, run, until
+from tests.unit.test_aio import own_threads, path, run, until
 
 import stratalog
 import stratalog.aio
@@ -95,11 +94,10 @@ def test_tasks_in_line_take_no_thread_and_are_served_in_order(path: Path) -> Non
                 await message.ack()
 
             tasks = []
-            before = threading.active_count()  # of other tests, too
             for number in range(100):
                 tasks.append(asyncio.create_task(wait(number)))
                 await until(lambda count=number + 1: waiting(jobs) == count)  # type: ignore[misc]
-            assert threading.active_count() < before + 20
+            assert own_threads() < 20
             for number in range(100):
                 await jobs.put(b"%d" % number)
             await asyncio.gather(*tasks)
@@ -206,7 +204,7 @@ def test_groups_of_tasks(path: Path) -> None:
                 for number in range(50)
             ]
             await until(lambda: len(billing.blocking.engine().line.waiters) == 50)
-            assert threading.active_count() < 20
+            assert own_threads() < 20
             await orders.append_many([b"%d" % number for number in range(50)])
             found = [delivery for some in await asyncio.gather(*polls) for delivery in some]
             assert sorted(one.offset for one in found) == list(range(50))
