@@ -10,15 +10,13 @@ from typing import Annotated
 import typer
 
 from stratalog.cli.output import AsJson, write_json, write_line
-from stratalog.cli.spark import hidden_errors
+from stratalog.cli.spark import Master, hidden_errors
 from stratalog.errors import OptionError
 
 
 def run(
     file: Annotated[Path, typer.Argument(help="The pipeline: a TOML file.", show_default=False)],
-    master: Annotated[
-        str, typer.Option("--master", help="Where Spark runs: local[N], or a cluster's address.")
-    ] = "local[*]",
+    master: Master = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Have Spark check everything; move nothing.")
     ] = False,
@@ -55,7 +53,11 @@ def run(
             on_event = _say_nothing
         try:
             rounds = run_pipeline(
-                pipeline, master=master, dry_run=dry_run, every=every, on_event=on_event
+                pipeline,
+                master=master or "local[*]",
+                dry_run=dry_run,
+                every=every,
+                on_event=on_event,
             )
         except KeyboardInterrupt:
             if every is None:
