@@ -7,7 +7,7 @@ lock is needed for that. One manifest makes all of a step visible, or nothing of
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 from stratalog.adopting import Publisher
 from stratalog.errors import OptionError, StorageError
 from stratalog.format.manifest import Part, StagedSegment
+from stratalog.format.merge import Block
 from stratalog.fs import PosixFileSystem
 from stratalog.segments.checkpoint import blocks
 from stratalog.segments.read import deleted_mask
@@ -73,14 +74,20 @@ class Rewritten(NamedTuple):
 
 def rewrite_group(unit: Rewrite) -> Rewritten:
     """Write segments again, without what is to go; on an executor."""
+    winners = None if unit.winners is None else BitMap64.deserialize(unit.winners)
+
+    def make(living: Iterator[Living]) -> Iterator[Block]:
+        return rewritten(((one.batch_slice, _dead(one, winners)) for one in living), unit.codec)
+
+    return _stage(unit, make)
+
+
+def _stage(unit: Rewrite | Copy, make: Callable[[Iterator[Living]], Iterator[Block]]) -> Rewritten:
+    """Stage a segment of what is made of the records that a unit reads; nothing if that fails."""
     reader = PieceReader(unit.task)
     stage = BlockStage(PosixFileSystem(), unit.root, unit.topic_id, unit.first)
-    winners = None if unit.winners is None else BitMap64.deserialize(unit.winners)
     try:
-        living = (one for piece in unit.task.pieces for one in reader.read(piece))
-        for block in rewritten(
-            ((one.batch_slice, _dead(one, winners)) for one in living), unit.codec
-        ):
+        for block in make(one for piece in unit.task.pieces for one in reader.read(piece)):
             stage.append(block)
         return Rewritten(stage.finish(unit.end), reader.records)
     except BaseException:
@@ -123,15 +130,9 @@ class Copy(NamedTuple):
 
 def copy_log(unit: Copy) -> Rewritten:
     """Make a segment of records in the log, as a checkpoint does; on an executor."""
-    reader = PieceReader(unit.task)
-    stage = BlockStage(PosixFileSystem(), unit.root, unit.topic_id, unit.first)
-    try:
-        parts = (one.batch_slice for piece in unit.task.pieces for one in reader.read(piece))
-        for block, _ in blocks(parts, unit.end, unit.codec, lambda: 1 << 40):
-            stage.append(block)
-        return Rewritten(stage.finish(unit.end), reader.records)
-    except BaseException:
-        stage.abandon()
-        raise
-    finally:
-        reader.close()
+
+    def make(living: Iterator[Living]) -> Iterator[Block]:
+        parts = (one.batch_slice for one in living)
+        return (block for block, _ in blocks(parts, unit.end, unit.codec, lambda: 1 << 40))
+
+    return _stage(unit, make)
