@@ -1,7 +1,7 @@
 """Batches into one: small ones joined, records left out, nothing else changed.
 
-Batches of plain values, which is what most are, are joined as bytes and numbers. All others go
-through Arrow, which knows how to join and filter columns of every kind.
+Columns of bytes and of numbers are joined as what they are. Batches with headers or of which
+records are left out go through Arrow, which knows how to join and filter columns of every kind.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from stratalog.format.batch import Batch
 from stratalog.format.codec import compress
-from stratalog.format.columns import add_timestamps, pad
+from stratalog.format.columns import add_timestamps, pad, validity_bits
+from stratalog.format.frame import Flag
+from stratalog.format.sections import Binary
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,10 +51,10 @@ class Part(NamedTuple):
 
 def merge(parts: Sequence[Part], codec: int) -> Block:
     """All records of the parts, in order, as one batch; there is at least one."""
-    if all(part.keep is None and part.batch.is_plain for part in parts) and _is_dense(parts):
+    if all(map(_is_simple, parts)) and _is_dense(parts):
         stamps = np.concatenate([part.batch.timestamps(*part[1:3]) for part in parts])
-        flags, body = _join_plain(parts, stamps)
-        base, expires_at = parts[0].batch.base_offset + parts[0].first, NEVER
+        flags, body, expires_at = _join_columns(parts, stamps)
+        base = parts[0].batch.base_offset + parts[0].first
     else:
         flags, body, stamps, base, expires_at = _join_any(parts)
     if codec and (smaller := compress(body, codec)) is not None:
@@ -74,22 +76,99 @@ def _is_dense(parts: Sequence[Part]) -> bool:
     )
 
 
-def _join_plain(parts: Sequence[Part], stamps: npt.NDArray[np.int64]) -> tuple[int, bytes]:
-    ends = np.zeros(len(stamps) + 1, np.int32)
+def _is_simple(part: Part) -> bool:
+    return part.keep is None and part.batch.headers is None and part.batch.offset_deltas is None
+
+
+def _join_columns(parts: Sequence[Part], stamps: npt.NDArray[np.int64]) -> tuple[int, bytes, int]:
+    """Flags, body, and when the last record expires."""
     pieces: list[Any] = []
-    at = total = 0
-    for batch, first, end, _ in parts:
-        own = batch.value.ends[first : end + 1]
-        low, high = int(own[0]), int(own[-1])
-        np.add(own[1:], total - low, out=ends[at + 1 : at + 1 + end - first])
-        pieces.append(memoryview(batch.body)[batch.value.start + low : batch.value.start + high])
-        at += end - first
-        total += high - low
     flags = 0
-    head: list[bytes] = []
     if stamps[0] != stamps[-1]:
-        flags = add_timestamps(head, stamps)
-    return flags, b"".join((*head, pad(ends.tobytes()), *pieces, bytes(-total & 7)))
+        flags = add_timestamps(pieces, stamps)
+    flags |= _join_nullable(parts, pieces, [part.batch.key for part in parts], Flag.KEYS)
+    values = [part.batch.value for part in parts]
+    valid = _valid(parts, values) if any(one.validity >= 0 for one in values) else None
+    if valid is not None and not valid.all():
+        flags |= Flag.NULL_VALUES
+        pieces.append(validity_bits(valid))
+    _join_binary(parts, pieces, values)
+    flags |= _join_nullable(parts, pieces, [part.batch.tag for part in parts], Flag.TAGS)
+    flags |= _join_nullable(parts, pieces, [part.batch.node for part in parts], Flag.NODES)
+    expires_at = [part.batch.expires_at for part in parts]
+    for columns, flag in (
+        ([part.batch.priority for part in parts], Flag.PRIORITIES),
+        (expires_at, Flag.EXPIRES_AT),
+        ([part.batch.not_before for part in parts], Flag.NOT_BEFORE),
+        ([part.batch.operation for part in parts], Flag.OPERATIONS),
+    ):
+        numbers = _join_numbers(parts, columns)
+        if numbers is not None:
+            flags |= flag
+            pieces.append(pad(numbers.tobytes()))
+    times = _join_numbers(parts, expires_at)
+    last = NEVER if times is None or not times.all() else int(times.max())
+    return flags, b"".join(pieces), last
+
+
+def _join_numbers(parts: Sequence[Part], columns: Sequence[Any]) -> npt.NDArray[Any] | None:
+    """A column of numbers, zero where a batch does not have it; None if all of it is zero."""
+    dtype = next((column.dtype for column in columns if column is not None), None)
+    if dtype is None:
+        return None
+    joined = np.concatenate([
+        np.zeros(end - first, dtype) if column is None else column[first:end]
+        for (_, first, end, _), column in zip(parts, columns, strict=True)
+    ])  # fmt: skip
+    return joined if joined.any() else None
+
+
+def _join_nullable(
+    parts: Sequence[Part], pieces: list[Any], columns: Sequence[Binary | None], flag: int
+) -> int:
+    """Add a column whose items may be missing; returns its flag, or 0 if all of them are."""
+    if all(column is None for column in columns):
+        return 0
+    valid = _valid(parts, columns)
+    if not valid.any():
+        return 0
+    pieces.append(validity_bits(valid))
+    _join_binary(parts, pieces, columns)
+    return flag
+
+
+def _valid(parts: Sequence[Part], columns: Sequence[Binary | None]) -> npt.NDArray[np.bool_]:
+    """Which items of a column are there."""
+    found = []
+    for (batch, first, end, _), column in zip(parts, columns, strict=True):
+        if column is None:
+            found.append(np.zeros(end - first, np.bool_))
+        elif column.validity < 0:
+            found.append(np.ones(end - first, np.bool_))
+        else:
+            found.append(batch.valid(column)[first:end])
+    return np.concatenate(found)
+
+
+def _join_binary(
+    parts: Sequence[Part], pieces: list[Any], columns: Sequence[Binary | None]
+) -> None:
+    """Add the ends and the bytes of a column."""
+    ends = np.zeros(sum(part.end - part.first for part in parts) + 1, np.int32)
+    data: list[Any] = []
+    at = total = 0
+    for (batch, first, end, _), column in zip(parts, columns, strict=True):
+        following = at + end - first
+        if column is None:
+            ends[at + 1 : following + 1] = total
+        else:
+            own = column.ends[first : end + 1]
+            low, high = int(own[0]), int(own[-1])
+            np.add(own[1:], total - low, out=ends[at + 1 : following + 1])
+            data.append(memoryview(batch.body)[column.start + low : column.start + high])
+            total += high - low
+        at = following
+    pieces += (pad(ends.tobytes()), *data, bytes(-total & 7))
 
 
 def _join_any(

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from stratalog.errors import TooLargeError
@@ -16,7 +16,17 @@ from stratalog.format.batch import Batch
 from stratalog.format.codec import CODECS
 from stratalog.format.columns import Columns, encode_columns
 from stratalog.format.frame import CODEC_MASK, Flag, FrameHeader, FrameType
-from stratalog.format.merge import NEVER, Block, Part, expiry, merge
+from stratalog.format.merge import (
+    NEVER,
+    Block,
+    Part,
+    _is_dense,
+    _is_simple,
+    _join_any,
+    _join_columns,
+    expiry,
+    merge,
+)
 from stratalog.inputs import columns_of
 from stratalog.model import NO_HEADERS, Record
 
@@ -312,6 +322,18 @@ def test_any_parts_are_merged_to_their_records(parts: list[Part], codec: int) ->
     block = _check(parts, codec)
     again = merge([_whole(_parse(block))], codec)
     assert again == block
+
+
+@settings(database=None, deadline=None, max_examples=200)
+@given(some_parts())
+def test_columns_are_joined_to_what_arrow_makes_of_them(parts: list[Part]) -> None:
+    """To the byte, wherever both ways can be taken."""
+    parts = [part._replace(keep=None) for part in parts]
+    assume(all(map(_is_simple, parts)) and _is_dense(parts))
+    stamps = np.concatenate([part.batch.timestamps(*part[1:3]) for part in parts])
+    flags, body, expires_at = _join_columns(parts, stamps)
+    assert (flags, body) == _join_any(parts)[:2]
+    assert expires_at == _join_any(parts)[-1]
 
 
 @pytest.mark.parametrize("bits", range(0, 512, 37))
