@@ -1,6 +1,9 @@
 """Make the golden store with groups and queues, once for each format version.
 
-    python scripts/make_golden_queues.py
+    python scripts/make_golden_queues.py [letter]
+
+A letter is for a release that writes the same format and comes to other files: `v1b-queues` has
+no messages in its segments that were consumed before they got there.
 
 It is a store as a release of this version writes it, on a disk in memory: two queues and a group,
 with a snapshot and more in the log behind it. What it must be read as stands beside it.
@@ -23,7 +26,8 @@ GOLDEN = HERE.parent / "tests" / "golden"
 
 def main() -> int:
     """Write the files of this version, unless they exist."""
-    root = GOLDEN / f"v{VERSION}-queues"
+    letter = "".join(sys.argv[1:2])
+    root = GOLDEN / f"v{VERSION}{letter}-queues"
     if root.exists():
         print(f"{root} exists: never made again", file=sys.stderr)
         return 1

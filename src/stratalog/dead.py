@@ -14,7 +14,7 @@ import numpy as np
 
 from stratalog.errors import OptionError
 from stratalog.log.topic import SYNCED, TopicLog
-from stratalog.model import Delivery, Gap, Lease, Message, Put, Record
+from stratalog.model import NO_LEASE, Delivery, Gap, Lease, Message, Put, Record
 from stratalog.options import TopicOptions, check_range
 from stratalog.projections.atomic import Atomic, Records
 from stratalog.projections.delivery import Deliveries
@@ -132,7 +132,8 @@ class DeadLetters:
 
     def _move(self, engine: Deliveries, leases: dict[int, Lease], reasons: dict[int, str]) -> None:
         now = self._store.clock.time_ns()
-        found, _ = fetch(self._queue, np.array(sorted(leases), np.int64), 0, Message, None)
+        rows = fetch(self._queue, np.array(sorted(leases), np.int64), 0)
+        found: list[Message] = rows.deliveries(Message, None, NO_LEASE)
         letters = [
             _letter(one, leases[one.offset].delivery_count, reasons[one.offset], now)
             for one in found

@@ -94,6 +94,8 @@ class Delivery(msgspec.Struct, gc=False, eq=False, weakref=False):
     offset: int = -1
     source: Any = None
     """The queue or group that it came from."""
+    lease: Lease = NO_LEASE
+    """This very delivery: what `ack`, `nack` and `touch` know it by."""
     key: bytes | None = None
     headers: Mapping[str, bytes] = NO_HEADERS
     tag: str | None = None
@@ -102,8 +104,6 @@ class Delivery(msgspec.Struct, gc=False, eq=False, weakref=False):
     expires_at: int = 0
     not_before: int = 0
     operation: int = 0
-    lease: Lease = NO_LEASE
-    """This very delivery: what `ack`, `nack` and `touch` know it by."""
     is_settled: bool = False
     """Whether it was acknowledged or given back."""
 

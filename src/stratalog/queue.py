@@ -121,8 +121,6 @@ class Queue(QueuePutting):
         Until `ack` or `nack` it is this consumer's, for `lease` seconds. `timeout=None` waits for
         ever. In a `with` block it is acknowledged at the end, or given back if the block raises.
         """
-        if lease is None and not consumer and (message := self._get_one()) is not None:
-            return message
         found = self._get(1, timeout, lease, consumer)
         if not found:
             raise QueueEmptyError(f"queue {self.name!r} had no message for {timeout} seconds")
@@ -130,23 +128,8 @@ class Queue(QueuePutting):
 
     def get_nowait(self, lease: float | None = None, consumer: str = "") -> Message | None:
         """The next message, or None if there is none that can be delivered now."""
-        if lease is None and not consumer and (message := self._get_one()) is not None:
-            return message
         found = self._get(1, 0, lease, consumer)
         return found[0] if found else None
-
-    def _get_one(self) -> Message | None:
-        """The next message, if it is at hand."""
-        engine = self._engine
-        if engine is None:
-            return None
-        with engine.lock:
-            message: Message | None = engine.take_one(
-                "consumer", engine.rules.lease, engine.topic.time_ns()
-            )
-        if message is not None:
-            engine.delivered()
-        return message
 
     def get_many(
         self,
@@ -156,11 +139,20 @@ class Queue(QueuePutting):
         consumer: str = "",
     ) -> list[Message]:
         """Up to so many messages at once, as soon as there is one; an empty list if none came."""
-        check_range("limit", limit, 1, 1 << 31)
+        if type(limit) is not int or not 1 <= limit < 1 << 31:
+            check_range("limit", limit, 1, 1 << 31)
         return self._get(limit, timeout, lease, consumer)
 
     def _get(self, limit: int, timeout: float | None, lease: Any, consumer: str) -> list[Message]:
         engine = self._engine
+        if engine is not None and lease is None and not consumer:
+            with engine.lock:
+                found = engine.take_at_hand(
+                    limit, "consumer", engine.rules.lease, engine.topic.time_ns()
+                )
+            if found:
+                engine.delivered()
+                return found
         if engine is None or self._store.is_closed:
             engine = self._working()
         return engine.poll(

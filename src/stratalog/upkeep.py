@@ -34,7 +34,14 @@ from stratalog.projections.replay import Replay
 from stratalog.projections.router import control
 from stratalog.projections.snapshot import capture, capture_groups
 from stratalog.segments.checkpoint import checkpoint, mark, seal_aged
-from stratalog.segments.retention import eviction, remove_below, remove_cold, remove_topic
+from stratalog.segments.retention import (
+    Eviction,
+    early_eviction,
+    eviction,
+    remove_below,
+    remove_cold,
+    remove_topic,
+)
 from stratalog.segments.rewrite import compact, reclaim
 from stratalog.segments.tiering import movable, move_segment
 
@@ -254,6 +261,7 @@ class Upkeep:
         touched: list[TopicLog] = []
         try:
             for topic in self._catalog.topics():
+                self._evict(topic, early_eviction)
                 is_new = checkpoint(topic, now, rest)
                 if seal_aged(topic, now) or is_new:
                     touched.append(topic)
@@ -282,7 +290,7 @@ class Upkeep:
 
         def remove(topic: TopicLog) -> None:
             nonlocal segments, freed
-            self._evict(topic, now)
+            self._evict(topic, partial(eviction, now=now))
             count, size = remove_below(topic)
             segments, freed = segments + count, freed + size
 
@@ -306,10 +314,10 @@ class Upkeep:
                 failures.collect(self.clean_up)
         return CompactionReport(segments, freed, moved)
 
-    def _evict(self, topic: TopicLog, now: int) -> None:
+    def _evict(self, topic: TopicLog, find: Callable[[TopicLog], Eviction | None]) -> None:
         if topic.options.retention == "consumed":
             topic.history.consumed_below = topic.groups.consumed_below()
-        wanted = eviction(topic, now)
+        wanted = find(topic)
         if wanted is not None:
             earliest = max(topic.earliest, wanted.below)
             body = encode_floor(wanted.below, wanted.reason)

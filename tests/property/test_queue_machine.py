@@ -243,7 +243,7 @@ class QueueMachine(RuleBasedStateMachine):
         engine = self.queue._engine
         assert engine is not None
         with engine.lock:
-            engine.ingest()
+            engine.look(self.clock.time_ns())  # what is due by now waits, in replay as before
         found = engine.capture()
         offsets = engine.state.delays.offsets().tolist()
         waiting = {p: sorted(decode_offsets(data)) for p, data in found.waiting.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue as stdlib_queue
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from tests.conftest import OpenStore
 
 from stratalog import (
     ClosedError,
+    Gap,
     LeaseLostError,
     Message,
     OptionError,
@@ -26,6 +28,7 @@ from stratalog import (
     WrongKindError,
     WrongTypeError,
 )
+from stratalog.options import StoreOptions
 from stratalog.store import Store
 from stratalog.testing import ManualClock
 
@@ -544,6 +547,44 @@ def test_consumed_messages_give_their_space_back(store: Store) -> None:
     store.compact()
     assert jobs.topic.earliest == 20
     assert len(jobs) == 15
+
+
+def test_a_queue_that_keeps_up_writes_no_message_twice(
+    open_store: OpenStore, clock: ManualClock
+) -> None:
+    """What is consumed when a checkpoint comes is not put into a segment, and stays consumed."""
+    store = open_store(clock=clock, background=False)
+    jobs = store.queue("jobs")
+    jobs.put_many([b"%03d" % n + b"x" * 1000 for n in range(100)])
+    jobs.ack(*jobs.get_many(90))
+    jobs.get_many(3)  # held: they are not consumed
+    store.checkpoint()
+    assert jobs.topic.earliest == 90
+    assert jobs.topic.stats().bytes < 20_000
+    assert next(jobs.topic.read(0)) == Gap(0, 89, "evicted")
+    store.close()
+    again = open_store(clock=clock, background=False).queue("jobs")
+    assert [(m.value or b"")[:3] for m in again.get_many(10)] == [
+        b"%03d" % n for n in range(93, 100)
+    ]
+    clock.advance(60)
+    assert [(m.value or b"")[:3] for m in again.get_many(10)] == [
+        b"%03d" % n for n in range(90, 100)
+    ]
+
+
+def test_ids_of_consumed_messages_count_behind_a_checkpoint_and_a_crash(
+    open_store: OpenStore, clock: ManualClock, tmp_path: Path
+) -> None:
+    """They are in the messages until a snapshot has them: so those are kept until then."""
+    store = open_store(clock=clock, background=False)
+    jobs = store.queue("jobs")
+    jobs.put(b"a", dedup_id="x")
+    jobs.ack(jobs.get(0))
+    store.checkpoint()
+    shutil.copytree(store.path, tmp_path / "crashed")
+    with Store(tmp_path / "crashed", StoreOptions(), clock=clock, background=False) as again:
+        assert again.queue("jobs").put(b"b", dedup_id="x") == (0, True)
 
 
 def test_options_that_are_given_again_are_the_queues_from_then_on(

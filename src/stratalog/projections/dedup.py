@@ -1,10 +1,12 @@
 """Deduplication: which ids were put lately, and where the first message of each is.
 
 Owns: a ring of entries in the order they were put, 32 bytes each, and a table of 4-byte slots that
-is at most half full: 40 to 80 bytes an entry, where a dictionary takes 150.
+is at most half full: 48 to 96 bytes an entry, where a dictionary takes 150.
 
 An id is known by its 128-bit hash. The oldest entry goes when its time is up, or when there are
-too many.
+too many: it leaves the ring, and its slot stays taken until half of them are, when the table is
+made again. A search that comes upon such a slot finds another entry in the ring, or one that is no
+longer part of it, and goes on.
 
 Concurrency: the queue's deduplication lock is held by whoever calls.
 """
@@ -29,8 +31,8 @@ class Dedup:
     """Ids that were put, for as long as they count."""
 
     __slots__ = (
-        "_count", "_expires", "_found", "_head", "_high", "_highs", "_low", "_lows", "_mask",
-        "_offsets", "_ring_mask", "_slot", "_slots", "entries_max", "next_expiry",
+        "_count", "_expires", "_found", "_free", "_head", "_high", "_highs", "_low", "_lows",
+        "_mask", "_offsets", "_ring_mask", "_slot", "_slots", "entries_max", "next_expiry",
     )  # fmt: skip
 
     def __init__(self, entries_max: int) -> None:
@@ -45,12 +47,14 @@ class Dedup:
 
     def _allocate(self, capacity: int) -> None:
         self._ring_mask = capacity - 1
-        self._mask = 2 * capacity - 1
+        self._mask = 4 * capacity - 1
+        self._free = 2 * capacity
+        """Slots that may yet be taken before the table is made again."""
         self._lows = array("Q", bytes(8 * capacity))
         self._highs = array("Q", bytes(8 * capacity))
         self._offsets = array("q", bytes(8 * capacity))
         self._expires = array("q", bytes(8 * capacity))
-        self._slots = array("I", bytes(8 * capacity))
+        self._slots = array("I", bytes(16 * capacity))
 
     def __len__(self) -> int:
         return self._count
@@ -58,7 +62,7 @@ class Dedup:
     @property
     def held_bytes(self) -> int:
         """Memory they take."""
-        return 40 * (self._ring_mask + 1)
+        return 48 * (self._ring_mask + 1)
 
     def find(self, id: bytes, now: int) -> int:
         """The offset of the first message with this id; -1 if there is none that still counts."""
@@ -69,7 +73,11 @@ class Dedup:
         slot = low & mask
         while index := slots[slot]:
             index -= 1
-            if lows[index] == low and self._highs[index] == high:
+            if (
+                lows[index] == low
+                and self._highs[index] == high
+                and index - self._head & self._ring_mask < self._count
+            ):
                 self._found = index
                 return self._offsets[index] if self._expires[index] > now else -1
             slot = slot + 1 & mask
@@ -88,29 +96,29 @@ class Dedup:
             self._offsets[self._found], self._expires[self._found] = offset, expires
             return
         count = self._count
-        if count >= self.entries_max or count > self._ring_mask:
-            if count >= self.entries_max:
-                self._drop_oldest()
-            else:
-                self._restore(self._entries())
-            self._insert(self._low, self._high, offset, expires)
-            return
+        if count >= self.entries_max:
+            self._drop_oldest()
+            count -= 1
+        if count > self._ring_mask or not self._free:
+            low, high = self._low, self._high
+            self._restore(self._entries())
+            self._look_for(low, high)
         index = self._head + count & self._ring_mask
         self._count = count + 1
+        self._free -= 1
         self._lows[index], self._highs[index] = self._low, self._high
         self._offsets[index], self._expires[index] = offset, expires
         self._slots[self._slot] = index + 1
         if not count:
             self.next_expiry = expires
 
-    def _insert(self, low: int, high: int, offset: int, expires: int) -> None:
-        """Add an entry that is not there, for which there is room."""
+    def _look_for(self, low: int, high: int) -> None:
+        """Find a slot for an entry that is not there."""
         slots, mask = self._slots, self._mask
         slot = low & mask
         while slots[slot]:
             slot = slot + 1 & mask
-        self._low, self._high, self._slot, self._found = low, high, slot, -1
-        self.add_last(offset, expires)
+        self._low, self._high, self._slot = low, high, slot
 
     def expire(self, now: int) -> None:
         """Forget those whose time is up, the oldest first."""
@@ -133,27 +141,9 @@ class Dedup:
         self._restore(np.frombuffer(data, _ENTRY))
 
     def _drop_oldest(self) -> None:
-        slots, mask, lows = self._slots, self._mask, self._lows
-        slot = lows[self._head] & mask
-        while slots[slot] != self._head + 1:
-            slot = slot + 1 & mask
-        # Those behind it that were pushed on by it move back, so that a search finds them.
-        following = slot
-        while True:
-            slots[slot] = 0
-            while True:
-                following = following + 1 & mask
-                index = slots[following]
-                if not index:
-                    self._head = self._head + 1 & self._ring_mask
-                    self._count -= 1
-                    self.next_expiry = self._expires[self._head] if self._count else NEVER
-                    return
-                wanted = lows[index - 1] & mask
-                if following - wanted & mask >= following - slot & mask:
-                    break
-            slots[slot] = index
-            slot = following
+        self._head = self._head + 1 & self._ring_mask
+        self._count -= 1
+        self.next_expiry = self._expires[self._head] if self._count else NEVER
 
     def _columns(self) -> tuple[array[int], ...]:
         return self._lows, self._highs, self._offsets, self._expires
@@ -177,6 +167,7 @@ class Dedup:
         self._allocate(capacity)
         self._head = 0
         self._count = count = len(entries)
+        self._free -= count
         self.next_expiry = int(entries["expires"][0]) if count else NEVER
         for name, column in zip(_ENTRY.names or (), self._columns(), strict=True):
             np.frombuffer(column, _ENTRY[name])[:count] = entries[name]

@@ -11,6 +11,7 @@ ahead, never while waiting for a commit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from pyroaring import BitMap64
 
 from stratalog.log.topic import SYNCED, TopicLog
 from stratalog.memory import MemoryBudget
-from stratalog.model import Delivery, Lease, Message
+from stratalog.model import NO_LEASE, Delivery, Lease, Message
 from stratalog.projections.delays import NEVER
 from stratalog.projections.fetch import Kept, fetch
 from stratalog.projections.groups import GroupState
 from stratalog.projections.leasing import Leasing
 from stratalog.projections.ready import Class
+from stratalog.projections.rows import Rows
 from stratalog.projections.rules import Rules
 
 # A pending record: its lease, its slots in two dictionaries, its place in the heap.
@@ -66,44 +68,51 @@ class Deliveries(Leasing):
             self.operations.enter(sync=self.rules.is_at_most_once and self.topic.rank == SYNCED)
         return found
 
-    def take_one(self, consumer: str, lease: int, now: int) -> Any:
-        """The next record, if nothing has to be looked at to know which; the lock is held.
+    def take_at_hand(self, limit: int, consumer: str, lease: int, now: int) -> list[Any]:
+        """The next records, if nothing has to be looked at to know which; the lock is held.
 
-        The way nearly every single delivery takes, spelled out.
+        The way nearly every delivery takes, spelled out. Empty where it takes more to tell.
         """
         front, state, topic = self._front, self.state, self.topic
         if (
-            front is None or not front.buffer
+            front is None or len(front.buffer.offsets) < limit
             or now >= self._deadlines.next_due or now >= state.delays.next_due
             or (front.priority and topic.next_offset != state.ingested)
-            or len(state.pending) >= self.rules.pending_max
+            or len(state.pending) + limit > self.rules.pending_max
             or topic.shard.refusal is not None or topic.is_dropped or self.inbox
         ):  # fmt: skip
-            return None
-        delivery = front.buffer.pop()
-        offset = delivery.offset
+            return []
         deadline = now + lease
-        state.deliveries = serial = state.deliveries + 1
-        delivery.lease = state.pending[offset] = Lease(
-            deadline, 1, consumer, now, serial, front.priority
-        )
-        operations, deadlines = self.operations, self._deadlines
-        operations.touched.append(offset)
-        deadlines.add(deadline, offset)
-        if deadlines.count > 2 * len(state.pending) + 4096:
-            deadlines.rebuild(state.pending, ())
+        token = Lease(deadline, 1, consumer, now, state.deliveries + 1, front.priority)
+        state.deliveries += limit
+        operations, deadlines, pending = self.operations, self._deadlines, state.pending
+        if limit == 1:
+            delivery = front.buffer.pop(self._make, self._source, token)
+            offset = delivery.offset
+            found = [delivery]
+            pending[offset] = token
+            operations.touched.append(offset)
+            deadlines.add(deadline, offset)
+        else:
+            rows = front.buffer.take(limit)
+            found = rows.deliveries(self._make, self._source, token)
+            pending.update(zip(rows.offsets, repeat(token)))
+            operations.touched += rows.offsets
+            deadlines.add_exactly(deadline, rows.offsets)
+        if deadlines.count > 2 * len(pending) + 4096:
+            deadlines.rebuild(pending, ())
         if operations.entered is None:
             operations.enter(sync=False)
         if self.line.waiters:
             self.told(deadline)
         self.seen[consumer] = now
-        return delivery
+        return found
 
     def _look_ahead(self, chosen: Class) -> None:
-        """What `take_one` may deliver without asking whose turn it is: nothing comes before it."""
+        """What `take_at_hand` may deliver without asking whose turn it is."""
         rules = self.rules
         is_simple = not (
-            self._returned or self._cancelled or chosen.has_expiry or rules.promote_after
+            self._returned or self._cancelled or chosen.buffer.has_expiry or rules.promote_after
             or rules.is_at_most_once
         )  # fmt: skip
         self._front = chosen if is_simple else None
@@ -129,13 +138,13 @@ class Deliveries(Leasing):
             if not promote_after:
                 return one
             # Who has waited too long goes first, the oldest of them before the others.
-            head = one.buffer[-1]
-            is_old = head.timestamp + promote_after <= now
+            head = one.buffer.offsets[-1]
+            is_old = one.buffer.timestamps[-1] + promote_after <= now
             if chosen is None:
                 chosen = one
-                oldest = head.offset if is_old else NEVER
-            elif is_old and head.offset < oldest:
-                chosen, oldest = one, head.offset
+                oldest = head if is_old else NEVER
+            elif is_old and head < oldest:
+                chosen, oldest = one, head
         return chosen
 
     def _deliver(
@@ -144,13 +153,12 @@ class Deliveries(Leasing):
         state = self.state
         deadline = 0 if self.rules.is_at_most_once else now + lease_ns
         lease = Lease(deadline, 1, consumer, now, state.deliveries + 1, chosen.priority)
-        found = self._next(chosen, limit, now)
-        if not found:
-            return found
-        for delivery in found:
-            delivery.lease = lease
+        rows = self._next(chosen, limit, now)
+        if not rows:
+            return []
+        found = rows.deliveries(self._make, self._source, lease)
+        offsets = rows.offsets
         state.deliveries += len(found)
-        offsets = [delivery.offset for delivery in found]
         if self.rules.is_at_most_once:
             for offset in offsets if state.pending else ():
                 state.pending.pop(offset, None)
@@ -159,9 +167,7 @@ class Deliveries(Leasing):
             self.operations.consumed += offsets
             return found
         if not self._returned or self._returned.isdisjoint(offsets):
-            pending = state.pending
-            for offset in offsets:
-                pending[offset] = lease
+            state.pending.update(zip(offsets, repeat(lease)))
         else:
             self._count_again(found)
             state.pending.update((delivery.offset, delivery.lease) for delivery in found)
@@ -169,23 +175,17 @@ class Deliveries(Leasing):
         self.watch(deadline, offsets)
         return found
 
-    def _next(self, chosen: Class, limit: int, now: int) -> list[Delivery]:
+    def _next(self, chosen: Class, limit: int, now: int) -> Rows:
         """Take so many out of what was read, and leave out what is no longer to be delivered."""
-        buffer = chosen.buffer
-        if not self._cancelled and not chosen.has_expiry:
-            found = buffer[: -limit - 1 : -1]
-            del buffer[-limit:]
-            return found
-        found = []
-        while buffer and len(found) < limit:
-            delivery = buffer.pop()
-            if delivery.offset in self._cancelled:
-                self._cancelled.discard(delivery.offset)
-            elif delivery.expires_at and delivery.expires_at <= now:
-                self._expire((delivery.offset,))
-            else:
-                found.append(delivery)
-        return found
+        rows = chosen.buffer.take(limit)
+        if self._cancelled or rows.has_expiry:
+            cancelled = self._cancelled.intersection(rows.offsets)
+            expired = rows.expired(now) - cancelled
+            if cancelled or expired:
+                self._cancelled -= cancelled
+                self._expire(expired)
+                rows.leave_out(cancelled | expired)
+        return rows
 
     def _count_again(self, found: list[Delivery]) -> None:
         for delivery in found:
@@ -194,9 +194,9 @@ class Deliveries(Leasing):
                 count = self.state.pending[delivery.offset].delivery_count + 1
                 delivery.lease = replace(delivery.lease, delivery_count=count)
 
-    def _fetch(self, offsets: Any, now: int) -> tuple[list[Delivery], bool]:
+    def _fetch(self, offsets: Any, now: int) -> Rows:
         self.account()
-        return fetch(self.topic, offsets, now, self._make, self._source, self._kept)
+        return fetch(self.topic, offsets, now, self._kept)
 
     def _expire(self, offsets: Iterable[int]) -> None:
         """Records that were to be delivered are there no longer: expired, evicted or deleted."""
@@ -213,7 +213,8 @@ class Deliveries(Leasing):
 
     def claim(self, offsets: Sequence[int], consumer: str, lease: int, now: int) -> list[Delivery]:
         """Take pending records over from whoever has them; the lock is held."""
-        found, _ = self._fetch(np.array(sorted(offsets), np.int64), now)
+        rows = self._fetch(np.array(sorted(offsets), np.int64), now)
+        found: list[Delivery] = rows.deliveries(self._make, self._source, NO_LEASE)
         self._expire(set(offsets).difference(one.offset for one in found))
         for delivery in found:
             self.state.deliveries += 1

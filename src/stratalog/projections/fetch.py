@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import pairwise, repeat
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,16 +12,13 @@ import numpy.typing as npt
 from stratalog.format.batch import Batch
 from stratalog.format.pick import pick
 from stratalog.log.topic import TopicLog
-from stratalog.model import Delivery, Gap, Record
+from stratalog.model import Gap
+from stratalog.projections.rows import Rows
 from stratalog.segments.read import read_living
 from stratalog.segments.segment import Slice
 
-_T = TypeVar("_T", bound=Delivery)
-
 # Offsets further apart than this are looked up each by itself: less is read over faster.
 _APART = 4096
-
-_EXPIRES_AT = Record.__struct_fields__.index("expires_at")
 
 
 class Kept:
@@ -70,40 +67,20 @@ class Kept:
 
 
 def fetch(
-    topic: TopicLog,
-    offsets: npt.NDArray[np.int64],
-    now: int,
-    make: Callable[..., _T],
-    source: Any,
-    kept: Kept | None = None,
-) -> tuple[list[_T], bool]:
-    """The records at these offsets, which rise; those that are gone are left out.
-
-    And whether one of them may have a time to live.
-    """
-    found: list[_T] = []
-    has_expiry = False
+    topic: TopicLog, offsets: npt.NDArray[np.int64], now: int, kept: Kept | None = None
+) -> Rows:
+    """The records at these offsets, which rise; those that are gone are left out."""
+    rows = Rows()
     kept = kept or Kept()
     if not len(offsets):
-        return found, has_expiry
+        return rows
     cuts = [0, len(offsets)]
     if int(offsets[-1] - offsets[0]) >= _APART:
         cuts[1:1] = (np.flatnonzero(np.diff(offsets) > _APART) + 1).tolist()
     for low, high in pairwise(cuts):
         for fields in _fields(topic, offsets[low:high], now, kept):
-            has_expiry |= type(fields[_EXPIRES_AT]) is list
-            found += deliveries(make, fields, source)
-    return found, has_expiry
-
-
-def deliveries(make: Callable[..., _T], fields: list[Any], source: Any) -> Iterator[_T]:
-    """Records made of their fields; of those that have nothing but a value in half the time."""
-    value, key, headers, tag, node, timestamp, offset, *rest = fields
-    first = (value, timestamp, offset, repeat(source))
-    more = (key, headers, tag, node, *rest)
-    if all(type(field) is repeat for field in more):
-        return map(make, *first)
-    return map(make, *first, *more)
+            rows.add(fields)
+    return rows
 
 
 def _fields(

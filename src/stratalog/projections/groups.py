@@ -38,6 +38,7 @@ from stratalog.model import Gap, Lease
 from stratalog.options import QueueOptions
 from stratalog.projections.delays import Delays
 from stratalog.projections.queue import QueueState
+from stratalog.segments.plain import plain_until
 from stratalog.segments.read import read_batches
 
 if TYPE_CHECKING:
@@ -165,7 +166,9 @@ class GroupState:
             return
         if self.mode == QUEUE and start < end:
             if self.is_queue:
-                for part in read_batches(topic, start, end):
+                if (plain := plain_until(topic, start, end)) > start:
+                    self.wait(0).add_range(start, plain)
+                for part in read_batches(topic, plain, end):
                     if not isinstance(part, Gap):
                         self._take_in(*part)
             else:

@@ -11,7 +11,6 @@ Leases run out lazily: nobody looks at them before somebody asks for a record.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
 
 import numpy as np
 from msgspec.structs import replace
@@ -79,6 +78,7 @@ class Leasing(Engine):
             known = [one.offset for one in chosen]
         for one in deliveries:
             one.is_settled = True
+        self.operations.untouch(known)
         return self._consume(known)
 
     def ack_one(self, delivery: Delivery) -> bool:
@@ -234,9 +234,7 @@ class Leasing(Engine):
         elif delivery is None:
             self.ready.of(priority).add((offset,))
         else:
-            again = copy(delivery)
-            again.is_settled = False
-            self.ready.of(priority).insert(again)
+            self.ready.of(priority).insert(delivery)
 
     def cancel(self, offsets: Sequence[int]) -> None:
         """Do not deliver these again, if they are to be: the lock is held."""

@@ -84,6 +84,13 @@ class Operations(Gathered):
         with self._lock:
             self._description = description
 
+    def untouch(self, offsets: list[int]) -> None:
+        """What was touched last is consumed at once: then it is only that which is written."""
+        with self._lock:
+            count = len(offsets)
+            if count and self.touched[-count:] == offsets:
+                del self.touched[-count:]
+
     def seek(self, offset: int) -> None:
         """All before is void: delivery goes on from an offset."""
         with self._lock:

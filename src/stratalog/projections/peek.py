@@ -6,7 +6,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from stratalog.log.topic import TopicLog
-from stratalog.model import Delivery
+from stratalog.model import NO_LEASE, Delivery
 from stratalog.projections.delays import Delays
 from stratalog.projections.fetch import fetch
 from stratalog.projections.groups import GroupState
@@ -34,5 +34,6 @@ def peek(topic: TopicLog, waiting: dict[int, BitMap64], limit: int, now: int) ->
         while bits and len(found) < limit:
             chosen = bits[: limit - len(found)]
             bits = bits - chosen
-            found += fetch(topic, np.array(chosen.to_array(), np.int64), now, Delivery, None)[0]
+            rows = fetch(topic, np.array(chosen.to_array(), np.int64), now)
+            found += rows.deliveries(Delivery, None, NO_LEASE)
     return found

@@ -15,47 +15,49 @@ from pyroaring import BitMap64
 from stratalog.model import Delivery
 from stratalog.projections.delays import NEVER
 from stratalog.projections.groups import GroupState
+from stratalog.projections.rows import Rows
 
-Fetch = Callable[[npt.NDArray[np.int64]], tuple[list[Delivery], bool]]
+Fetch = Callable[[npt.NDArray[np.int64]], Rows]
 
-# Records that are read at once: at 512 the cost of a read is spread thin.
-READ_AHEAD = 512
+# Records that are read at once: at 4096 the cost of a read is spread thin.
+READ_AHEAD = 4096
 _READ_AHEAD_BYTES = 1 << 20
+
+# What a record takes in `Rows` besides its value.
+_ROW_BYTES = 128
 
 
 class Class:
     """The records of one priority, in the order of their offsets."""
 
-    __slots__ = ("buffer", "buffer_bytes", "has_expiry", "priority", "read_ahead", "waiting")
+    __slots__ = ("buffer", "buffer_bytes", "priority", "read_ahead", "waiting")
 
     def __init__(self, priority: int, waiting: BitMap64) -> None:
         self.priority = priority
         self.waiting = waiting
         """Offsets that were not read yet; all are behind those that were."""
-        self.buffer: list[Delivery] = []
+        self.buffer = Rows()
         """Records that were read, the next one last."""
         self.buffer_bytes = 0
         """Of the values, when they were read."""
-        self.has_expiry = False
-        """Whether one of those that were read has a time to live."""
         self.read_ahead = 32
 
     def fill(self, fetch: Fetch, gone: Callable[[Iterable[int]], None]) -> bool:
         """Read the next records; returns whether there is one now."""
         while not self.buffer and self.waiting:
             offsets = self._next()
-            found, self.has_expiry = fetch(offsets)
-            self.buffer = found[::-1]
+            self.buffer = found = fetch(offsets)
             # Of a few, taken for all: a look at each would take as long as reading it.
-            some = found[:: len(found) // 8 + 1]
+            some = found.values[:: len(found) // 8 + 1]
             self.buffer_bytes = (
-                sum(len(one.value or b"") for one in some) * len(found) // (len(some) or 1)
+                sum(len(one or b"") for one in some) * len(found) // (len(some) or 1)
             )
             if len(found) < len(offsets):
-                have = {one.offset for one in found}
+                have = set(found.offsets)
                 gone([offset for offset in offsets.tolist() if offset not in have])
+            found.reverse()
             # More and more, as long as they are small.
-            size = self.buffer_bytes // max(1, len(found)) + 200
+            size = self.buffer_bytes // max(1, len(found)) + _ROW_BYTES
             self.read_ahead = min(2 * self.read_ahead, READ_AHEAD, _READ_AHEAD_BYTES // size + 1)
         return bool(self.buffer)
 
@@ -74,31 +76,25 @@ class Class:
     def put_back(self) -> None:
         """Forget what was read: it waits again."""
         if self.buffer:
-            self.waiting.update([one.offset for one in self.buffer])
+            self.waiting.update(self.buffer.offsets)
             self.buffer.clear()
             self.buffer_bytes = 0
             self.read_ahead = 32
 
     def add(self, offsets: Iterable[int]) -> None:
         """Take in records that can be delivered from now on."""
-        if self.buffer and min(offsets, default=NEVER) < self.buffer[0].offset:
+        if self.buffer and min(offsets, default=NEVER) < self.buffer.offsets[0]:
             self.put_back()
         self.waiting.update(offsets)
 
     def insert(self, delivery: Delivery) -> None:
         """Take in a record that was given back, and is at hand."""
         buffer = self.buffer
-        self.has_expiry |= bool(delivery.expires_at)
-        if not buffer and not (self.waiting and self.waiting.min() < delivery.offset):
-            buffer.append(delivery)
-        elif buffer and delivery.offset < buffer[0].offset:
-            insort(buffer, delivery, key=_place)
+        is_next = buffer or not (self.waiting and self.waiting.min() < delivery.offset)
+        if is_next and (not buffer or delivery.offset < buffer.offsets[0]):
+            buffer.insert(delivery)
         else:
             self.waiting.add(delivery.offset)
-
-
-def _place(delivery: Delivery) -> int:
-    return -delivery.offset
 
 
 class Ready:
@@ -131,7 +127,7 @@ class Ready:
         """Everything, by priority; sets that are the caller's own."""
         for priority, one in self.classes.items():
             bits = one.waiting.copy()
-            bits.update([delivery.offset for delivery in one.buffer])
+            bits.update(one.buffer.offsets)
             if bits:
                 yield priority, bits
 
@@ -146,7 +142,9 @@ class Ready:
     def held_bytes(self) -> int:
         """Memory of what was read."""
         return sum(
-            one.buffer_bytes + 200 * len(one.buffer) for one in self.classes.values() if one.buffer
+            one.buffer_bytes + _ROW_BYTES * len(one.buffer)
+            for one in self.classes.values()
+            if one.buffer
         )
 
     def clear(self) -> None:

@@ -9,8 +9,8 @@ from stratalog.log.topic import SYNCED, TopicLog
 from stratalog.memory import MemoryBudget
 from stratalog.model import Delivery, Gap, Lease
 from stratalog.projections.engine import Engine
-from stratalog.projections.fetch import deliveries
 from stratalog.projections.groups import GroupState
+from stratalog.projections.rows import Rows
 from stratalog.projections.rules import Rules
 from stratalog.segments.read import read_living
 
@@ -30,21 +30,18 @@ class Streaming(Engine):
         topic = self.topic
         topic.check_dropped()
         self.seen[consumer] = now
-        found: list[Any] = []
+        found = Rows()
         start = max(self.position, topic.earliest)
         token = Lease(0, 1, consumer, now, self.state.deliveries + 1, 0)
         while start < topic.committed and len(found) < limit:
             stop = min(topic.committed, start + limit - len(found))
             for part in read_living(topic, start, stop, now):
                 if not isinstance(part, Gap):
-                    fields = part.batch.fields(part.first, part.end, whole=True)
-                    found += deliveries(Delivery, fields, None)
+                    found.add(part.batch.fields(part.first, part.end, whole=True))
             start = stop
-        for delivery in found:
-            delivery.lease = token
         self.position = max(self.position, start)
         self.state.deliveries += len(found)
-        return found
+        return found.deliveries(Delivery, None, token)
 
     def ack_offsets(self, offsets: Sequence[int]) -> int:
         """Everything up to the highest of these is done."""

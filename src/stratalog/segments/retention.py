@@ -48,6 +48,25 @@ def eviction(topic: TopicLog, now: int) -> Eviction | None:
     return Eviction(below, reason) if below > topic.earliest else None
 
 
+def early_eviction(topic: TopicLog) -> Eviction | None:
+    """What was consumed before it was put into a segment, and so need not be; None for nothing.
+
+    Only of topics that keep nothing that was consumed, as queues do, and only where no id of a
+    message counts: until a snapshot has them, a replay finds ids in the records.
+    """
+    history, options, queue = topic.history, topic.options, topic.groups.queue
+    if (
+        options.retention != "consumed"
+        or options.retention_records != 0
+        or options.retention_segments_min
+        or (queue is not None and len(queue.dedup))
+    ):
+        return None
+    below = min(history.consumed_below, topic.committed)
+    is_early = below > max(topic.earliest, history.checkpointed)
+    return Eviction(below, "evicted") if is_early else None
+
+
 def _reason(topic: TopicLog, segment: Segment, total: int, now: int) -> str:
     """Why a segment may go, if all before it do; empty if it may not."""
     options, summary = topic.options, segment.summary
