@@ -85,10 +85,13 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
 NO_LEASE = Lease(0, 0, "", 0, 0, 0)
 
 
-class Delivery(msgspec.Struct, gc=False, eq=False, weakref=False):
-    """A record, delivered to a consumer of a group: its fields are those of `Record`."""
+NOTHING_MORE: tuple[Any, ...] = (None, NO_HEADERS, None, None, 0, 0, 0, 0)
+"""Of a record that has nothing but a value: see `Delivery.more`."""
 
-    # What every record has comes first: what is left out is filled in for next to nothing.
+
+class Delivery(msgspec.Struct, gc=False, eq=False, weakref=False):
+    """A record, delivered to a consumer of a group: it has all that a `Record` has."""
+
     value: bytes | None = None
     timestamp: int = 0
     offset: int = -1
@@ -96,16 +99,65 @@ class Delivery(msgspec.Struct, gc=False, eq=False, weakref=False):
     """The queue or group that it came from."""
     lease: Lease = NO_LEASE
     """This very delivery: what `ack`, `nack` and `touch` know it by."""
-    key: bytes | None = None
-    headers: Mapping[str, bytes] = NO_HEADERS
-    tag: str | None = None
-    node: str | None = None
-    priority: int = 0
-    expires_at: int = 0
-    not_before: int = 0
-    operation: int = 0
+    more: tuple[Any, ...] = NOTHING_MORE
+    """Key, headers, tag, node, priority, expires_at, not_before and operation: in one, because most
+    messages have none of them, and are made and forgotten by the million."""
     is_settled: bool = False
     """Whether it was acknowledged or given back."""
+
+    def __repr__(self) -> str:
+        return (
+            f"<stratalog.{type(self).__name__} {self.offset}, delivery {self.delivery_count}: "
+            f"{self.value!r}>"
+        )
+
+    @property
+    def key(self) -> bytes | None:
+        """What `Record.key` is; of a message, its deduplication id."""
+        key: bytes | None = self.more[0]
+        return key
+
+    @property
+    def headers(self) -> Mapping[str, bytes]:
+        """What was appended with it."""
+        headers: Mapping[str, bytes] = self.more[1]
+        return headers
+
+    @property
+    def tag(self) -> str | None:
+        """The record's tag."""
+        tag: str | None = self.more[2]
+        return tag
+
+    @property
+    def node(self) -> str | None:
+        """The record's node."""
+        node: str | None = self.more[3]
+        return node
+
+    @property
+    def priority(self) -> int:
+        """0 to 255, 0 is most urgent."""
+        priority: int = self.more[4]
+        return priority
+
+    @property
+    def expires_at(self) -> int:
+        """Nanoseconds since 1970 after which the record is gone; 0 is never."""
+        expires_at: int = self.more[5]
+        return expires_at
+
+    @property
+    def not_before(self) -> int:
+        """Nanoseconds since 1970 before which it was not to be delivered; 0 is at once."""
+        not_before: int = self.more[6]
+        return not_before
+
+    @property
+    def operation(self) -> int:
+        """An `Operation`: put, or delete of the key."""
+        operation: int = self.more[7]
+        return operation
 
     @property
     def delivery_count(self) -> int:

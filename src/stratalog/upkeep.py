@@ -63,7 +63,7 @@ _RETRY_SECONDS = 1.0
 
 # A checkpoint beside appends rests this long behind every batch of 512 KiB, until the log is so
 # many times longer than what starts one: then it has to keep up.
-_REST_SECONDS = 0.0005
+_REST_SECONDS = 0.002
 _BEHIND_MAX = 8
 
 

@@ -119,7 +119,8 @@ def encode_group(
         columns = encode_leases(leases, names)
     chosen = b""
     if consumed:
-        chosen = BitMap64(consumed).serialize()
+        bits = consumed if isinstance(consumed, BitMap64) else BitMap64(consumed)
+        chosen = bits.serialize()
     text = _encoder.encode(GroupText(list(names), description, seek, is_dropped))
     head = GROUP.pack(group, len(leases), len(chosen), len(text), deliveries, cursor)
     return b"".join((head, columns, pad(chosen), pad(text)))

@@ -157,11 +157,12 @@ class Engine:
         """Return once a delivery that was noted is as durable as it has to be; no lock is held.
 
         Of class `fsync` it is written, so that a consumer that is killed by what it got finds the
-        count raised; and synced if it was taken for good.
+        count raised; and synced if it was taken for good. Of the others it is left to `settle`,
+        when most of it may be acknowledged, unless far too much has gathered.
         """
         operations = self.operations
         is_synced = self.topic.rank == SYNCED
-        if is_synced or len(operations.touched) + len(operations.consumed) > CHANGES_MAX:
+        if is_synced or len(operations.touched) + len(operations.consumed) > 2 * CHANGES_MAX:
             assert operations.group is not None
             self.topic.shard.commit(operations.group)
 
