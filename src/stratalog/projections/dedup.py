@@ -31,16 +31,15 @@ class Dedup:
     """Ids that were put, for as long as they count."""
 
     __slots__ = (
-        "_count", "_expires", "_found", "_free", "_head", "_high", "_highs", "_low", "_lows",
-        "_mask", "_offsets", "_ring_mask", "_slot", "_slots", "entries_max", "next_expiry",
+        "_claimed", "_count", "_expires", "_free", "_head", "_highs", "_lows", "_mask", "_offsets",
+        "_ring_mask", "_slots", "entries_max", "next_expiry",
     )  # fmt: skip
 
     def __init__(self, entries_max: int) -> None:
         self.entries_max = entries_max
         self._head = 0
         self._count = 0
-        self._low = self._high = self._slot = 0
-        self._found = -1
+        self._claimed = 0
         self.next_expiry = NEVER
         """When the oldest entry counts no longer, in nanoseconds since 1970."""
         self._allocate(_CAPACITY_MIN)
@@ -67,58 +66,75 @@ class Dedup:
     def find(self, id: bytes, now: int) -> int:
         """The offset of the first message with this id; -1 if there is none that still counts."""
         digest = xxh3_128_intdigest(id)
-        self._low = low = digest & _LOW
-        self._high = high = digest >> 64
+        low, high = digest & _LOW, digest >> 64
+        slots, mask = self._slots, self._mask
+        slot = low & mask
+        while index := slots[slot]:
+            if self._is_entry(index - 1, low, high):
+                return self._offsets[index - 1] if self._expires[index - 1] > now else -1
+            slot = slot + 1 & mask
+        return -1
+
+    def claim(self, id: bytes, now: int, expires: int) -> int:
+        """As `find`; if it comes to -1 the id is remembered, and `place` says of which message.
+
+        The oldest entry goes if there are too many.
+        """
+        digest = xxh3_128_intdigest(id)
+        low = digest & _LOW
+        high = digest >> 64
         slots, lows, mask = self._slots, self._lows, self._mask
         slot = low & mask
         while index := slots[slot]:
             index -= 1
-            if (
-                lows[index] == low
-                and self._highs[index] == high
-                and index - self._head & self._ring_mask < self._count
-            ):
-                self._found = index
-                return self._offsets[index] if self._expires[index] > now else -1
+            if lows[index] == low and self._is_entry(index, low, high):
+                if self._expires[index] > now:
+                    return self._offsets[index]
+                self._claimed = index  # it counts no longer, and is there
+                self._expires[index] = expires
+                return -1
             slot = slot + 1 & mask
-        self._slot = slot
-        self._found = -1
-        return -1
-
-    def add(self, id: bytes, offset: int, expires: int) -> None:
-        """Remember an id; the oldest entry goes if there are too many."""
-        self.find(id, 0)
-        self.add_last(offset, expires)
-
-    def add_last(self, offset: int, expires: int) -> None:
-        """Remember the id that was looked for last, and not found."""
-        if self._found >= 0:  # it was there, and counted no longer
-            self._offsets[self._found], self._expires[self._found] = offset, expires
-            return
         count = self._count
         if count >= self.entries_max:
             self._drop_oldest()
             count -= 1
         if count > self._ring_mask or not self._free:
-            low, high = self._low, self._high
             self._restore(self._entries())
-            self._look_for(low, high)
-        index = self._head + count & self._ring_mask
+            slots, lows, mask = self._slots, self._lows, self._mask
+            slot = low & mask
+            while slots[slot]:
+                slot = slot + 1 & mask
+        self._claimed = index = self._head + count & self._ring_mask
         self._count = count + 1
         self._free -= 1
-        self._lows[index], self._highs[index] = self._low, self._high
-        self._offsets[index], self._expires[index] = offset, expires
-        self._slots[self._slot] = index + 1
+        lows[index] = low
+        self._highs[index] = high
+        self._expires[index] = expires
+        slots[slot] = index + 1
         if not count:
             self.next_expiry = expires
+        return -1
 
-    def _look_for(self, low: int, high: int) -> None:
-        """Find a slot for an entry that is not there."""
-        slots, mask = self._slots, self._mask
-        slot = low & mask
-        while slots[slot]:
-            slot = slot + 1 & mask
-        self._low, self._high, self._slot = low, high, slot
+    def place(self, offset: int) -> None:
+        """The message whose id was claimed last is at this offset."""
+        self._offsets[self._claimed] = offset
+
+    def unclaim(self) -> None:
+        """The message whose id was claimed last was not put after all."""
+        self._expires[self._claimed] = 0
+
+    def add(self, id: bytes, offset: int, expires: int) -> None:
+        """Remember an id that is not there, or counts no longer."""
+        self.claim(id, NEVER, expires)
+        self.place(offset)
+
+    def _is_entry(self, index: int, low: int, high: int) -> bool:
+        """Whether an id is at a place of the ring, which may be that of an entry that went."""
+        return (
+            self._lows[index] == low
+            and self._highs[index] == high
+            and index - self._head & self._ring_mask < self._count
+        )
 
     def expire(self, now: int) -> None:
         """Forget those whose time is up, the oldest first."""

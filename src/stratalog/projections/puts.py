@@ -25,7 +25,11 @@ def put_plain_once(log: TopicLog, key: bytes, value: bytes, priority: int) -> Pu
         time_ns = log.time_ns
         now = time_ns()
         dedup = queue.dedup  # type: ignore[union-attr]
-        if now < dedup.next_expiry and log.given_back < 0 and dedup.find(key, now) < 0:
+        if (
+            now < dedup.next_expiry
+            and log.given_back < 0
+            and dedup.claim(key, now, now + queue.window) < 0  # type: ignore[union-attr]
+        ):
             # See `Topic.append` for the loop, `enter_record` for what is in it.
             for _ in log.take_lock:
                 try:
@@ -57,11 +61,12 @@ def put_plain_once(log: TopicLog, key: bytes, value: bytes, priority: int) -> Pu
                     log.next_offset = offset + 1
                 except BaseException:
                     log.take_back()
+                    dedup.unclaim()
                     raise
                 finally:
                     log.lock.release()
                 break
-            dedup.add_last(offset, now + queue.window)  # type: ignore[union-attr]
+            dedup.place(offset)
             is_new = True
         else:
             is_new = False
@@ -93,14 +98,21 @@ def put_once(
             dedup = queue.dedup
             if now >= dedup.next_expiry or log.given_back >= 0:
                 queue.tidy(now)
-            known = dedup.find(key, now)
+            known = dedup.claim(key, now, now + queue.window)
             if known < 0:
                 # Appended in one with the look, and without waiting: those behind share the commit.
-                if rank == log.rank and log.is_plain:
-                    offset, group = enter_record(log, data, size, extras, ttl)
-                    dedup.add_last(offset, now + queue.window)
-                    break
-                return _put_otherwise(log, queue, now, data, size, extras, ttl, rank)
+                try:
+                    if rank == log.rank and log.is_plain:
+                        offset, group = enter_record(log, data, size, extras, ttl)
+                        dedup.place(offset)
+                        break
+                    future = _enter_otherwise(log, data, size, extras, ttl, rank)
+                    dedup.place(future.offset)
+                except BaseException:
+                    dedup.unclaim()
+                    raise
+                future.result()
+                return Put(future.offset, False)
             queue.duplicates += 1
         if rank != SYNCED or log.committed > known or log.wait(known, _WAIT_SECONDS):
             return Put(known, True)
@@ -110,21 +122,12 @@ def put_once(
     return tuple.__new__(Put, (offset, False))
 
 
-def _put_otherwise(
-    log: TopicLog,
-    queue: QueueState,
-    now: int,
-    data: bytes | None,
-    size: int,
-    extras: dict[str, Any],
-    ttl: int,
-    rank: int,
-) -> Put:
+def _enter_otherwise(
+    log: TopicLog, data: bytes | None, size: int, extras: dict[str, Any], ttl: int, rank: int
+) -> AppendFuture:
     """The same for a message of another class than its queue's, or of an ephemeral queue."""
     if ttl:
         extras["ttl"] = ttl
     future = log.append(data, size, extras, rank, nowait=True)
     assert isinstance(future, AppendFuture)
-    queue.dedup.add_last(future.offset, now + queue.window)
-    future.result()
-    return Put(future.offset, False)
+    return future
