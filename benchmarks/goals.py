@@ -91,7 +91,7 @@ GOALS = [
          _fact("queue-curve", "1000 k waiting, open and get ms", 1e-3)),
     Goal("memory of a waiting message", "<=", 0.5, "B", _fact("queue-memory", "fifo_bytes")),
     Goal("the same with a priority", "<=", 16, "B", _fact("queue-memory", "priority_bytes")),
-    Goal("the same with a delay", "<=", 16.5, "B", _fact("queue-memory", "delay_bytes")),
+    Goal("the same with a delay", "<=", 16, "B", _fact("queue-memory", "delay_bytes")),
     Goal("memory of a deduplication id", "<=", 120, "B", _fact("queue-memory", "dedup_bytes")),
     Goal("read_arrow", ">=", 20, "M/s", _median("read", "stratalog read_arrow")),
     Goal("read_values", ">=", 4, "M/s", _median("read", "stratalog read_values")),

@@ -1,10 +1,12 @@
 """Messages whose time has not come: when each is due, and which it is.
 
-Owns: 16 bytes a message, in sorted runs whose sizes at least halve from one to the next, so that
+Owns: 13 bytes a message, in sorted runs whose sizes at least halve from one to the next, so that
 adding costs a merge of arrays now and then and never a look at a single message.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,9 +19,44 @@ UInt64s = npt.NDArray[np.uint64]
 
 NEVER = (1 << 63) - 1
 
-# The priority is kept in the highest byte of the offset, which never needs it: 2 ** 56 records.
+# In a snapshot the priority is in the highest byte of the offset, which never needs it: 2 ** 56
+# records.
 _SHIFT = np.uint64(56)
 _MASK = np.uint64((1 << 56) - 1)
+
+# Offsets of a run are kept as their distances from the lowest.
+_SPAN_MAX = (1 << 32) - 1
+_ENTRY_BYTES = 8 + 4 + 1
+
+
+class _Run(NamedTuple):
+    """Messages in the order they are due."""
+
+    due: Int64s
+    base: int
+    distances: npt.NDArray[np.uint32]
+    priorities: npt.NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, due: Int64s, offsets: Int64s, priorities: npt.NDArray[np.uint8]) -> _Run:
+        order = np.argsort(due, kind="stable")
+        base = int(offsets.min())
+        distances = (offsets - base).astype(np.uint32)
+        return cls(due[order], base, distances[order], priorities[order])
+
+    def offsets(self) -> Int64s:
+        return self.distances.astype(np.int64) + self.base
+
+    def part(self, start: int, end: int) -> _Run:
+        cut = slice(start, end)
+        return _Run(self.due[cut], self.base, self.distances[cut], self.priorities[cut])
+
+    def copy(self) -> _Run:
+        return _Run(self.due.copy(), self.base, self.distances.copy(), self.priorities.copy())
+
+    def places(self) -> UInt64s:
+        """Offsets and priorities as a snapshot has them."""
+        return self.offsets().astype(np.uint64) | self.priorities.astype(np.uint64) << _SHIFT
 
 
 class Delays:
@@ -28,51 +65,56 @@ class Delays:
     __slots__ = ("_runs", "next_due")
 
     def __init__(self) -> None:
-        self._runs: list[tuple[Int64s, UInt64s]] = []
+        self._runs: list[_Run] = []
         self.next_due = NEVER
         """When the first of them is due, in nanoseconds since 1970; `NEVER` for none."""
 
     def __len__(self) -> int:
-        return sum(len(due) for due, _ in self._runs)
+        return sum(len(run.due) for run in self._runs)
 
     @property
     def held_bytes(self) -> int:
         """Memory they take."""
-        return 16 * len(self)
+        return _ENTRY_BYTES * len(self)
 
     def add(self, due: Int64s, offsets: Int64s, priorities: npt.NDArray[np.uint8]) -> None:
         """Take in messages, which come in any order."""
-        places = offsets.astype(np.uint64) | priorities.astype(np.uint64) << _SHIFT
-        self._add(due.astype(np.int64), places)
+        while len(due):
+            low = offsets - offsets.min() <= _SPAN_MAX  # nearly always all of them
+            self._add(_Run.of(due[low].astype(np.int64), offsets[low], priorities[low]))
+            due, offsets, priorities = due[~low], offsets[~low], priorities[~low]
 
-    def _add(self, due: Int64s, places: UInt64s) -> None:
-        if not len(due):
-            return
+    def _add(self, run: _Run) -> None:
         runs = self._runs
-        runs.append(_sorted(due, places))
-        while len(runs) > 1 and 2 * len(runs[-1][0]) > len(runs[-2][0]):
-            (low_due, low), (high_due, high) = runs[-2:]
-            runs[-2:] = [_sorted(np.concatenate((low_due, high_due)), np.concatenate((low, high)))]
+        runs.append(run)
+        while len(runs) > 1 and 2 * len(runs[-1].due) > len(runs[-2].due):
+            parts = runs[-2:]
+            offsets = np.concatenate([part.offsets() for part in parts])
+            if int(offsets.max() - offsets.min()) > _SPAN_MAX:
+                break
+            due = np.concatenate([part.due for part in parts])
+            priorities = np.concatenate([part.priorities for part in parts])
+            runs[-2:] = [_Run.of(due, offsets, priorities)]
         self._look()
 
     def pop_due(self, now: int) -> tuple[Int64s, npt.NDArray[np.uint8]]:
         """Take out what is due; offsets and priorities."""
-        taken: list[UInt64s] = []
-        kept: list[tuple[Int64s, UInt64s]] = []
-        for due, places in self._runs:
-            count = int(np.searchsorted(due, now, "right"))
+        taken: list[_Run] = []
+        kept: list[_Run] = []
+        for run in self._runs:
+            count = int(np.searchsorted(run.due, now, "right"))
             if count:
-                taken.append(places[:count])
-            if 2 * count >= len(due):  # no view of an array that is mostly gone
-                due, places = due[count:].copy(), places[count:].copy()
-            else:
-                due, places = due[count:], places[count:]
-            if len(due):
-                kept.append((due, places))
+                taken.append(run.part(0, count))
+            if count < len(run.due):
+                rest = run.part(count, len(run.due))
+                # No view of arrays that are mostly gone.
+                kept.append(rest.copy() if 2 * count >= len(run.due) else rest)
         self._runs = kept
         self._look()
-        found = np.concatenate(taken) if taken else np.zeros(0, np.uint64)
-        return _offsets(found), (found >> _SHIFT).astype(np.uint8)
+        if not taken:
+            return np.zeros(0, np.int64), np.zeros(0, np.uint8)
+        offsets = np.concatenate([run.offsets() for run in taken])
+        return offsets, np.concatenate([run.priorities for run in taken])
 
     def remove(self, gone: BitMap64) -> None:
         """Forget those that are in a set of offsets."""
@@ -81,9 +123,10 @@ class Delays:
         chosen = np.array(gone.to_array(), np.int64)
         runs = self._runs
         self.clear()
-        for due, places in reversed(runs):
-            keep = ~np.isin(_offsets(places), chosen)
-            self._add(due[keep], places[keep])
+        for run in reversed(runs):
+            offsets = run.offsets()
+            keep = ~np.isin(offsets, chosen)
+            self.add(run.due[keep], offsets[keep], run.priorities[keep])
 
     def clear(self) -> None:
         """Forget all."""
@@ -92,14 +135,12 @@ class Delays:
 
     def offsets(self) -> Int64s:
         """Of all of them, in no order."""
-        if not self._runs:
-            return np.zeros(0, np.int64)
-        return np.concatenate([_offsets(places) for _, places in self._runs])
+        return np.concatenate([np.zeros(0, np.int64), *(run.offsets() for run in self._runs)])
 
     def to_bytes(self) -> bytes:
         """As a snapshot has them: all times, then all places, little-endian."""
-        parts = [due.tobytes() for due, _ in self._runs]
-        return b"".join(parts + [places.tobytes() for _, places in self._runs])
+        parts = [run.due.tobytes() for run in self._runs]
+        return b"".join(parts + [run.places().tobytes() for run in self._runs])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Delays:
@@ -107,20 +148,13 @@ class Delays:
         if len(data) % 16:
             raise CorruptionError(f"delays of {len(data)} bytes, which is not a multiple of 16")
         count = len(data) // 16
+        places = np.frombuffer(data, np.uint64, count, 8 * count)
+        offsets = (places & _MASK).astype(np.int64)
         delays = cls()
-        delays._add(
-            np.frombuffer(data, np.int64, count), np.frombuffer(data, np.uint64, count, 8 * count)
+        delays.add(
+            np.frombuffer(data, np.int64, count), offsets, (places >> _SHIFT).astype(np.uint8)
         )
         return delays
 
     def _look(self) -> None:
-        self.next_due = min((int(due[0]) for due, _ in self._runs), default=NEVER)
-
-
-def _offsets(places: UInt64s) -> Int64s:
-    return (places & _MASK).astype(np.int64)
-
-
-def _sorted(due: Int64s, places: UInt64s) -> tuple[Int64s, UInt64s]:
-    order = np.argsort(due, kind="stable")
-    return due[order], places[order]
+        self.next_due = min((int(run.due[0]) for run in self._runs), default=NEVER)

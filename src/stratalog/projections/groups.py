@@ -201,7 +201,7 @@ class GroupState:
         if count == 1 and len(offsets):  # what one put after the other comes to
             self.wait(int(priorities[0])).add(int(offsets[0]))
             return
-        for priority in np.unique(priorities).tolist():
+        for priority in np.flatnonzero(np.bincount(priorities)).tolist():
             self.wait(priority).update(offsets[priorities == priority].astype(np.uint64).tolist())
 
     # --- what it comes to -----------------------------------------------------------------

@@ -208,7 +208,7 @@ class Leasing(Engine):
         self._front = None
         if delays.next_due <= now:
             offsets, priorities = delays.pop_due(now)
-            for priority in np.unique(priorities).tolist():
+            for priority in np.flatnonzero(np.bincount(priorities)).tolist():
                 self.ready.of(priority).add(offsets[priorities == priority].tolist())
         for offset in self._deadlines.pop_due(now):
             lease = self.state.pending.get(offset)

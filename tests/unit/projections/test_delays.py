@@ -65,17 +65,32 @@ def test_they_come_out_as_they_would_of_a_list() -> None:
         assert delays.next_due == min((due for due, _ in model.values()), default=NEVER)
 
 
-def test_they_take_16_bytes_each() -> None:
+def test_they_take_13_bytes_each() -> None:
     """And adding one after the other makes few runs."""
     delays = Delays()
     for number in range(1000):
         _add(delays, (number, number, 0))
     assert len(delays._runs) <= 11
-    assert delays.held_bytes == sum(due.nbytes + places.nbytes for due, places in delays._runs)
-    assert delays.held_bytes == 16_000
+    arrays = [array for run in delays._runs for array in (run.due, run.distances, run.priorities)]
+    assert delays.held_bytes == sum(array.nbytes for array in arrays) == 13_000
 
 
 def test_half_of_one_is_corruption() -> None:
     """Of what a snapshot has."""
     with pytest.raises(CorruptionError, match="multiple of 16"):
         Delays.from_bytes(bytes(24))
+
+
+def test_offsets_may_be_any_distance_apart() -> None:
+    """They are kept as distances of 32 bits, in as many runs as that takes."""
+    delays = Delays()
+    far = [(n * 7 % 5, n << 31, n % 256) for n in range(40)]
+    _add(delays, *far[:20])
+    for one in far[20:]:
+        _add(delays, one)
+    again = Delays.from_bytes(delays.to_bytes())
+    for found in (delays, again):
+        assert sorted(found.offsets().tolist()) == sorted(one[1] for one in far)
+        taken = [item for now in range(5) for item in _pop(found, now)]
+        assert sorted(taken) == sorted((place, priority) for _, place, priority in far)
+        assert len(found) == 0
