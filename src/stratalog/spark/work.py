@@ -58,14 +58,17 @@ def run(
     pieces: Sequence[T],
     sizes: Sequence[int],
     done: Done | None = None,
+    task_bytes_min: int = 1,
 ) -> list[R]:
     """Apply a function to every piece; results are in the order of the pieces.
 
-    What a piece raises is raised here, once all of the work has come to an end.
+    What a piece raises is raised here, once all of the work has come to an end. `task_bytes_min`
+    is what a task should have to do at least, of work that is done so fast that tasks cost more.
     """
     if not pieces:
         return []
-    bins = pack(sizes, cores(spark) * _TASKS_PER_CORE)
+    per_core = sum(sizes) // (cores(spark) * task_bytes_min)
+    bins = pack(sizes, cores(spark) * min(max(per_core, 1), _TASKS_PER_CORE))
     tasks = [[(number, pieces[number]) for number in one] for one in bins]
     data = spark.sparkContext.parallelize(tasks, len(tasks)).map(partial(_work, function))
     total = sum(sizes)
