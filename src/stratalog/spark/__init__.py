@@ -6,6 +6,7 @@ Nothing outside of this package imports Spark.
 from __future__ import annotations
 
 from stratalog.spark.frames import ReadPlan, explain, read, read_stream, topics
+from stratalog.spark.queues import queue
 from stratalog.spark.session import register, session
 
-__all__ = ["ReadPlan", "explain", "read", "read_stream", "register", "session", "topics"]
+__all__ = ["ReadPlan", "explain", "queue", "read", "read_stream", "register", "session", "topics"]
