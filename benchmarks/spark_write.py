@@ -26,9 +26,10 @@ from benchmarks import machine
 from stratalog.spark import session
 
 SEED = 20250101
-SIZES = {100: 4_000_000, 1024: 400_000}
+SIZES = {100: 10_000_000, 1024: 1_000_000}
 """Records of each length, in a full run."""
 GOAL = 0.9
+_ROW_GROUP_BYTES = 128 << 20
 
 
 def prepare(directory: str, length: int, count: int) -> str:
@@ -43,7 +44,10 @@ def prepare(directory: str, length: int, count: int) -> str:
         buffers = [None, pa.py_buffer(ends), pa.py_buffer(rng.bytes(rows * length))]
         values = pa.Array.from_buffers(pa.binary(), rows, buffers)
         table = pa.table({"value": values})
-        pq.write_table(table, f"{path}/{number}.parquet", compression="none", use_dictionary=False)
+        pq.write_table(
+            table, f"{path}/{number}.parquet", compression="none", use_dictionary=False,
+            row_group_size=_ROW_GROUP_BYTES // length,
+        )  # fmt: skip
     return path
 
 
@@ -81,7 +85,7 @@ def main() -> int:
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         results["machine"] = machine.facts(scratch)
-        spark = session("local[2]")
+        spark = session("local[2]", config={"spark.driver.memory": "3g"})
         for length, full in SIZES.items():
             count = int(full * options.scale) // 2 * 2
             frame = spark.read.parquet(prepare(scratch, length, count))
