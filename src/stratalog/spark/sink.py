@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -164,14 +165,19 @@ def _stage(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> StagedBy
 
 
 class _TaskStage:
-    """The segments of one task: one per topic at a time."""
+    """The segments of one task: one per topic at a time.
+
+    Those that are full are sealed by a thread of their own: to sync them takes as long as half of
+    what it takes to write them, and Spark goes on meanwhile.
+    """
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._fs = PosixFileSystem()
         self._bytes_max = TopicOptions().segment_bytes
         self._writers: dict[str, StageWriter] = {}
-        self._done: list[tuple[str, StagedSegment]] = []
+        self._done: list[tuple[str, Future[StagedSegment | None]]] = []
+        self._sealer = ThreadPoolExecutor(1, "stratalog-seal")
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Stage a batch, each record for its topic."""
@@ -197,18 +203,19 @@ class _TaskStage:
             self._finish(topic)
 
     def _finish(self, topic: str) -> None:
-        staged = self._writers[topic].finish()
-        del self._writers[topic]
-        if staged is not None:
-            self._done.append((topic, staged))
+        writer = self._writers.pop(topic)
+        self._done.append((topic, self._sealer.submit(writer.finish)))
 
     def finish(self) -> list[tuple[str, StagedSegment]]:
         """Make everything durable; returns what was staged."""
         for topic in list(self._writers):
             self._finish(topic)
-        return self._done
+        found = [(topic, sealed.result()) for topic, sealed in self._done]
+        self._sealer.shutdown()
+        return [(topic, staged) for topic, staged in found if staged is not None]
 
     def abandon(self) -> None:
         """Leave nothing half-written."""
+        self._sealer.shutdown()
         for writer in self._writers.values():
             writer.abandon()
