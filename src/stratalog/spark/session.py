@@ -30,6 +30,11 @@ IN_PYTHON = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseS
 """For jobs that do all of their work in Python: a JVM that spends less on itself is there a second
 earlier, and leaves the cores to them."""
 
+# Spark reads Arrow data item by item, and Arrow checks every one of them for its bounds and for
+# null. What comes from our readers was checked as a whole.
+_TRUSTING = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+_JAVA_OPTIONS = ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions")
+
 _LOCAL = {"spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1"}
 
 
@@ -48,6 +53,8 @@ def session(
             "PySpark is not installed here: pip install 'stratalog[spark]', and Java 17 or newer"
         ) from error
     settings = QUIET | dict(config or {})
+    for key in _JAVA_OPTIONS:
+        settings[key] = f"{_TRUSTING} {settings.get(key, '')}".rstrip()
     if master.startswith("local"):
         settings = _LOCAL | settings
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
