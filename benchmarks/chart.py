@@ -1,4 +1,4 @@
-"""One picture of a run: bars against rivals and limits, and two curves."""
+"""One picture of a run: bars against rivals and limits, and curves."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ _PANELS = [
     ("append-many-sync", "Append batches of 1000, synced: ns a record, less is better"),
     ("read", "Read everything: M records/s, more is better"),
     ("segments-read", "Read sealed segments: M records/s, more is better"),
+    ("queue-get", "Get and acknowledge a message, not synced: us, less is better"),
+    ("queue-put", "Put a message, not synced: us, less is better"),
 ]
 _WIDTH, _ROW_HEIGHT = 15.0, 0.3
 
@@ -38,7 +40,9 @@ def draw(path: str, machine: dict[str, Any], results: Results) -> bool:
     curves = [_open_by_batches, _open_by_records] if results.of("open") else []
     curves += [_memory_curve] if "memory" in results.facts else []
     more = [_closed_by_records, _closed_by_segments, _killed_by_log]
-    groups = [group for group in (curves, more if results.of("open-store") else []) if group]
+    more = more if results.of("open-store") else []
+    queues = [_queue_curve, _queue_open] if "queue-curve" in results.facts else []
+    groups = [group for group in (curves, more, queues) if group]
     count = len(panels) + len(groups)
     if not count:
         return False
@@ -138,6 +142,38 @@ def _open_curve(
     top = max(item.median for item in results.of(workload)) * 1100
     axis.set_xlim(left=0)
     axis.set_ylim(0, top)
+    _finish(axis, title)
+
+
+def _queue_curve(axis: Any, results: Results) -> None:
+    facts = results.facts["queue-curve"]
+    for what, label in (("get + ack us", "get + ack"), ("get_many(100) + ack us", "get_many(100)")):
+        points = _waiting(facts, what)
+        axis.plot(*zip(*points, strict=True), "o-", label=label)
+    axis.set_ylim(bottom=0)
+    axis.legend(fontsize=8, frameon=False)
+    _waiting_axis(axis, "A message of a queue: us")
+
+
+def _queue_open(axis: Any, results: Results) -> None:
+    points = _waiting(results.facts["queue-curve"], "open and get ms")
+    axis.plot(*zip(*points, strict=True), "o-", color=_COLOURS["stratalog"])
+    axis.set_ylim(0, 2 * max(height for _, height in points))
+    _waiting_axis(axis, "Open a queue, and get one: ms")
+
+
+def _waiting(facts: dict[str, Any], what: str) -> list[tuple[int, float]]:
+    """Points of a curve: messages that wait, and what was measured then."""
+    return [
+        (int(name.split()[0]) * 1000, value)
+        for name, value in facts.items()
+        if name.endswith(f"waiting, {what}")
+    ]
+
+
+def _waiting_axis(axis: Any, title: str) -> None:
+    axis.set_xscale("log")
+    axis.set_xlabel("messages waiting", fontsize=8)
     _finish(axis, title)
 
 
