@@ -47,11 +47,12 @@ class Rows:
             self.more += islice(zip(*more, strict=False), count)  # type: ignore[operator]
         elif self.more is not None:
             self.more += [NOTHING_MORE] * count
-        if not self.offsets and type(timestamps) is list:
+        is_list = type(timestamps) is list  # else one time for all of them, without end
+        if is_list and not self.offsets:
             self.values, self.timestamps, self.offsets = values, timestamps, offsets
         else:
             self.values += values
-            self.timestamps += islice(timestamps, count)
+            self.timestamps += timestamps if is_list else islice(timestamps, count)
             self.offsets += offsets
 
     def _widen(self) -> None:
