@@ -60,21 +60,25 @@ def get_many(directory: str, *, batch: int, count: int) -> Iterator[Trial]:
 
 @contextmanager
 def put_one(directory: str, *, count: int, with_id: bool) -> Iterator[Trial]:
-    """`put` with a priority, and with a deduplication id."""
+    """`put` with a priority, and with a deduplication id; the ids are made before."""
     with _queue(directory) as (_, queue):
         values = records(count)
         numbers = iter(range(1 << 60))
+        ids: list[str] = []
+
+        def prepare() -> None:
+            ids[:] = [f"job-{next(numbers)}" for _ in values]
 
         def work() -> int:
             if with_id:
-                for value in values:
-                    queue.put(value, priority=5, dedup_id=f"job-{next(numbers)}")
+                for value, id in zip(values, ids, strict=True):
+                    queue.put(value, priority=5, dedup_id=id)
             else:
                 for value in values:
                     queue.put(value)
             return count
 
-        yield Trial(work)
+        yield Trial(work, prepare)
 
 
 @contextmanager

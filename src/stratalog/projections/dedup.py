@@ -95,9 +95,11 @@ class Dedup:
                 return -1
             slot = slot + 1 & mask
         count = self._count
-        if count >= self.entries_max:
-            self._drop_oldest()
+        if count >= self.entries_max:  # as `_drop_oldest`, which is a call
             count -= 1
+            self._head = head = self._head + 1 & self._ring_mask
+            self._count = count
+            self.next_expiry = self._expires[head] if count else NEVER
         if count > self._ring_mask or not self._free:
             self._restore(self._entries())
             slots, lows, mask = self._slots, self._lows, self._mask
