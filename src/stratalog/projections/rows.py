@@ -77,14 +77,15 @@ class Rows:
     def take(self, limit: int) -> Rows:
         """Take out the next so many, which are then in the order they are delivered in."""
         found = Rows()
-        found.values = self.values[: -limit - 1 : -1]
-        found.timestamps = self.timestamps[: -limit - 1 : -1]
-        found.offsets = self.offsets[: -limit - 1 : -1]
+        found.values = self.values[-limit:]
+        found.timestamps = self.timestamps[-limit:]
+        found.offsets = self.offsets[-limit:]
         del self.values[-limit:], self.timestamps[-limit:], self.offsets[-limit:]
         if self.more is not None:
-            found.more = self.more[: -limit - 1 : -1]
+            found.more = self.more[-limit:]
             found.has_expiry = self.has_expiry
             del self.more[-limit:]
+        found.reverse()
         return found
 
     def pop(self, make: Callable[..., Any], source: Any, lease: Lease) -> Any:
