@@ -75,10 +75,11 @@ class Dedup:
             slot = slot + 1 & mask
         return -1
 
-    def claim(self, id: bytes, now: int, expires: int) -> int:
-        """As `find`; if it comes to -1 the id is remembered, and `place` says of which message.
+    def claim(self, id: bytes, now: int) -> int:
+        """As `find`; if it comes to -1, `place` remembers the id with its message.
 
-        The oldest entry goes if there are too many.
+        An id that is claimed and never placed is as if nobody had asked. The oldest entry goes if
+        there are too many.
         """
         digest = xxh3_128_intdigest(id)
         low = digest & _LOW
@@ -91,7 +92,6 @@ class Dedup:
                 if self._expires[index] > now:
                     return self._offsets[index]
                 self._claimed = index  # it counts no longer, and is there
-                self._expires[index] = expires
                 return -1
             slot = slot + 1 & mask
         count = self._count
@@ -106,29 +106,28 @@ class Dedup:
             slot = low & mask
             while slots[slot]:
                 slot = slot + 1 & mask
+        # Behind the newest entry, where no search looks before `place`.
         self._claimed = index = self._head + count & self._ring_mask
-        self._count = count + 1
         self._free -= 1
         lows[index] = low
         self._highs[index] = high
-        self._expires[index] = expires
         slots[slot] = index + 1
-        if not count:
-            self.next_expiry = expires
         return -1
 
-    def place(self, offset: int) -> None:
+    def place(self, offset: int, expires: int) -> None:
         """The message whose id was claimed last is at this offset."""
-        self._offsets[self._claimed] = offset
-
-    def unclaim(self) -> None:
-        """The message whose id was claimed last was not put after all."""
-        self._expires[self._claimed] = 0
+        index, count = self._claimed, self._count
+        self._offsets[index] = offset
+        self._expires[index] = expires
+        if index - self._head & self._ring_mask == count:
+            self._count = count + 1
+            if not count:
+                self.next_expiry = expires
 
     def add(self, id: bytes, offset: int, expires: int) -> None:
         """Remember an id that is not there, or counts no longer."""
-        self.claim(id, NEVER, expires)
-        self.place(offset)
+        self.claim(id, NEVER)
+        self.place(offset, expires)
 
     def _is_entry(self, index: int, low: int, high: int) -> bool:
         """Whether an id is at a place of the ring, which may be that of an entry that went."""

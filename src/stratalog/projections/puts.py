@@ -25,11 +25,7 @@ def put_plain_once(log: TopicLog, key: bytes, value: bytes, priority: int) -> Pu
         time_ns = log.time_ns
         now = time_ns()
         dedup = queue.dedup  # type: ignore[union-attr]
-        if (
-            now < dedup.next_expiry
-            and log.given_back < 0
-            and dedup.claim(key, now, now + queue.window) < 0  # type: ignore[union-attr]
-        ):
+        if now < dedup.next_expiry and log.given_back < 0 and dedup.claim(key, now) < 0:
             # See `Topic.append` for the loop, `enter_record` for what is in it.
             for _ in log.take_lock:
                 try:
@@ -61,12 +57,11 @@ def put_plain_once(log: TopicLog, key: bytes, value: bytes, priority: int) -> Pu
                     log.next_offset = offset + 1
                 except BaseException:
                     log.take_back()
-                    dedup.unclaim()
                     raise
                 finally:
                     log.lock.release()
                 break
-            dedup.place(offset)
+            dedup.place(offset, now + queue.window)  # type: ignore[union-attr]
             is_new = True
         else:
             is_new = False
@@ -98,19 +93,15 @@ def put_once(
             dedup = queue.dedup
             if now >= dedup.next_expiry or log.given_back >= 0:
                 queue.tidy(now)
-            known = dedup.claim(key, now, now + queue.window)
+            known = dedup.claim(key, now)
             if known < 0:
                 # Appended in one with the look, and without waiting: those behind share the commit.
-                try:
-                    if rank == log.rank and log.is_plain:
-                        offset, group = enter_record(log, data, size, extras, ttl)
-                        dedup.place(offset)
-                        break
-                    future = _enter_otherwise(log, data, size, extras, ttl, rank)
-                    dedup.place(future.offset)
-                except BaseException:
-                    dedup.unclaim()
-                    raise
+                if rank == log.rank and log.is_plain:
+                    offset, group = enter_record(log, data, size, extras, ttl)
+                    dedup.place(offset, now + queue.window)
+                    break
+                future = _enter_otherwise(log, data, size, extras, ttl, rank)
+                dedup.place(future.offset, now + queue.window)
                 future.result()
                 return Put(future.offset, False)
             queue.duplicates += 1

@@ -22,6 +22,18 @@ def test_ids_are_found_until_they_expire() -> None:
     assert (len(dedup), dedup.find(b"a", 0), dedup.find(b"", 100)) == (1, -1, 8)
 
 
+def test_an_id_that_was_claimed_and_not_placed_is_nobodys() -> None:
+    """Whatever came in between: the message was not put, so the next one with this id is."""
+    dedup = Dedup(1000)
+    assert dedup.claim(b"a", 0) == dedup.claim(b"a", 0) == dedup.find(b"a", 0) == -1
+    dedup.add(b"b", 8, 200)
+    assert (dedup.claim(b"a", 0), dedup.find(b"b", 0), len(dedup)) == (-1, 8, 1)
+    dedup.place(9, 300)
+    assert (dedup.claim(b"a", 0), len(dedup)) == (9, 2)
+    assert dedup.claim(b"b", 250) == -1  # it counts no longer
+    assert (dedup.find(b"b", 250), len(dedup)) == (-1, 2)
+
+
 def test_it_does_what_a_dictionary_does() -> None:
     """Through growing, wrapping around, evicting, expiring, and being saved and read back."""
     rng = random.Random(7)
