@@ -64,7 +64,11 @@ def merge(parts: Sequence[Part], codec: int) -> Block:
 
 def expiry(batch: Batch) -> int:
     """When the last record of a batch expires by itself; `NEVER` if one does not."""
-    times = batch.expires_at
+    return latest(batch.expires_at)
+
+
+def latest(times: npt.NDArray[np.int64] | None) -> int:
+    """The same of times to live, which no record may have."""
     return NEVER if times is None or not times.all() else int(times.max())
 
 
@@ -95,20 +99,17 @@ def _join_columns(parts: Sequence[Part], stamps: npt.NDArray[np.int64]) -> tuple
     _join_binary(parts, pieces, values)
     flags |= _join_nullable(parts, pieces, [part.batch.tag for part in parts], Flag.TAGS)
     flags |= _join_nullable(parts, pieces, [part.batch.node for part in parts], Flag.NODES)
-    expires_at = [part.batch.expires_at for part in parts]
-    for columns, flag in (
-        ([part.batch.priority for part in parts], Flag.PRIORITIES),
+    expires_at = _join_numbers(parts, [part.batch.expires_at for part in parts])
+    for numbers, flag in (
+        (_join_numbers(parts, [part.batch.priority for part in parts]), Flag.PRIORITIES),
         (expires_at, Flag.EXPIRES_AT),
-        ([part.batch.not_before for part in parts], Flag.NOT_BEFORE),
-        ([part.batch.operation for part in parts], Flag.OPERATIONS),
+        (_join_numbers(parts, [part.batch.not_before for part in parts]), Flag.NOT_BEFORE),
+        (_join_numbers(parts, [part.batch.operation for part in parts]), Flag.OPERATIONS),
     ):
-        numbers = _join_numbers(parts, columns)
         if numbers is not None:
             flags |= flag
             pieces.append(pad(numbers.tobytes()))
-    times = _join_numbers(parts, expires_at)
-    last = NEVER if times is None or not times.all() else int(times.max())
-    return flags, b"".join(pieces), last
+    return flags, b"".join(pieces), latest(expires_at)
 
 
 def _join_numbers(parts: Sequence[Part], columns: Sequence[Any]) -> npt.NDArray[Any] | None:
@@ -188,8 +189,7 @@ def _join_any(
     columns = ArrowColumns(whole.drop_columns(["offset", "timestamp"]))
     expires = columns.expires_at()
     flags, body = columns.encode(stamps, expires, offsets)
-    last = NEVER if expires is None or not expires.all() else int(expires.max())
-    return flags, body, stamps, int(offsets[0]), last
+    return flags, body, stamps, int(offsets[0]), latest(expires)
 
 
 def _numbers(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:

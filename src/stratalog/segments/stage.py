@@ -31,7 +31,7 @@ from stratalog.format.manifest import (
     check_writer,
     encode_manifest,
 )
-from stratalog.format.merge import NEVER, Block
+from stratalog.format.merge import Block, latest
 from stratalog.format.names import incoming_path, manifest_key, unique_name
 from stratalog.format.segment import Summary, encode_summaries
 from stratalog.fs import FileSystem
@@ -93,9 +93,10 @@ class StageWriter:
         flags, body = columns.encode(stamps, expires, offsets)
         if self._codec and (smaller := compress(body, self._codec)) is not None:
             flags, body = flags | self._codec, smaller
-        last = NEVER if expires is None or not expires.all() else int(expires.max())
         first, self._last = int(stamps[0]), int(stamps[-1])
-        self._writer.append(Block(flags, body, columns.count, self._base, first, self._last, last))
+        self._writer.append(
+            Block(flags, body, columns.count, self._base, first, self._last, latest(expires))
+        )
         self._base += columns.count
 
     def finish(self) -> StagedSegment | None:

@@ -42,6 +42,17 @@ def _model(first: int, count: int, *, is_wide: bool) -> list[tuple[Any, ...]]:
     ]  # fmt: skip
 
 
+def _added(parts: list[tuple[int, bool]]) -> tuple[Rows, list[tuple[Any, ...]]]:
+    """Rows of batches of so many records, plain or wide, and what they come to."""
+    rows = Rows()
+    model: list[tuple[Any, ...]] = []
+    for count, is_wide in parts:
+        first = 10 * len(model)
+        rows.add(_fields(first, count, is_wide=is_wide))
+        model += _model(first, count, is_wide=is_wide)
+    return rows, model
+
+
 batches = st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=4)
 
 
@@ -49,12 +60,7 @@ batches = st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_
 @given(batches, st.lists(st.integers(1, 4), max_size=12))
 def test_rows_are_taken_as_they_were_added(parts: list[tuple[int, bool]], takes: list[int]) -> None:
     """One and many at a time, plain batches and others in any order."""
-    rows = Rows()
-    model: list[tuple[Any, ...]] = []
-    for count, is_wide in parts:
-        first = 10 * len(model)
-        rows.add(_fields(first, count, is_wide=is_wide))
-        model += _model(first, count, is_wide=is_wide)
+    rows, model = _added(parts)
     assert _seen(rows.deliveries(Delivery, None, NO_LEASE)) == model
     assert rows.has_expiry == any(is_wide for _, is_wide in parts)
     rows.reverse()
@@ -74,12 +80,7 @@ def test_rows_are_taken_as_they_were_added(parts: list[tuple[int, bool]], takes:
 @given(batches, st.sets(st.integers(0, 60)), st.integers(0, 700))
 def test_what_is_gone_is_left_out(parts: list[tuple[int, bool]], gone: set[int], now: int) -> None:
     """By offset, and by the time to live."""
-    rows = Rows()
-    model: list[tuple[Any, ...]] = []
-    for count, is_wide in parts:
-        first = 10 * len(model)
-        rows.add(_fields(first, count, is_wide=is_wide))
-        model += _model(first, count, is_wide=is_wide)
+    rows, model = _added(parts)
     assert rows.expired(now) == {one[2] for one in model if one[5] and one[5] <= now}
     rows.leave_out(gone)
     left = [one for one in model if one[2] not in gone]
