@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from stratalog.errors import StratalogError, TooLargeError
 from stratalog.format.codec import compress
@@ -59,6 +59,34 @@ class Entry:
     def topics(self) -> Sequence[TopicLog]:
         """The topics whose offsets it holds."""
         return () if self.topic is None else (self.topic,)
+
+
+class PlainEntry(Entry):
+    """A frame of values alone, of a topic in the log: what does not vary is the class's."""
+
+    __slots__ = ()
+
+    topic: TopicLog
+    type = FrameType.RECORDS
+    flags = 0
+    is_in_memory = False
+    on_commit = None
+    on_fail = None
+
+    def __init__(self, topic: TopicLog, body: bytes, count: int) -> None:
+        self.topic = topic
+        self.topic_id = topic.id
+        self.body = body
+        self.count = count
+        self.body_checksum = body_checksum(body)
+        # Its place and time it gets when it enters a group.
+
+
+def is_plain_run(entries: Sequence[Entry]) -> TypeGuard[Sequence[PlainEntry]]:
+    """Whether these are plain frames of one topic, as they are when one topic is filled."""
+    topic = entries[0].topic
+    is_other = [1 for entry in entries if type(entry) is not PlainEntry or entry.topic is not topic]
+    return not is_other
 
 
 class Pending:

@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from stratalog.format.frame import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from stratalog.log.group import Entry
 
 MEMORY = -1
 """File number of frames that are held in memory instead of a file."""
@@ -50,11 +57,9 @@ class FrameIndex:
         max_timestamp: int,
     ) -> None:  # fmt: skip
         """Make a frame visible; adding the newest again, after an interrupt, changes nothing."""
-        frames = len(self._max_timestamps)
-        if len(self._base_offsets) != frames:
-            for name in self.__slots__:
-                del getattr(self, name)[frames:]
-        if frames and self._base_offsets[-1] == base_offset:
+        if len(self._base_offsets) != len(self._max_timestamps):
+            self._cut()
+        if self._base_offsets and self._base_offsets[-1] == base_offset:
             return
         self._base_offsets.append(base_offset)
         self._counts.append(count)
@@ -62,6 +67,26 @@ class FrameIndex:
         self._positions.append(position)
         self._lengths.append(length)
         self._max_timestamps.append(max_timestamp)
+
+    def extend(self, entries: Sequence[Entry], file: int, position: int) -> None:
+        """As `add`, for frames that lie one behind the other: a fifth of the time."""
+        if len(self._base_offsets) != len(self._max_timestamps):
+            self._cut()
+        if self._base_offsets and self._base_offsets[-1] == entries[-1].base_offset:
+            return
+        lengths = [HEADER_BYTES + len(entry.body) for entry in entries]
+        self._base_offsets.fromlist([entry.base_offset for entry in entries])
+        self._counts.fromlist([entry.count for entry in entries])
+        self._files.fromlist([file] * len(entries))
+        self._positions.fromlist(list(accumulate(lengths[:-1], initial=position)))
+        self._lengths.fromlist(lengths)
+        self._max_timestamps.fromlist([entry.max_timestamp for entry in entries])
+
+    def _cut(self) -> None:
+        """Forget a frame that an interrupt left half-added."""
+        frames = len(self._max_timestamps)
+        for name in self.__slots__:
+            del getattr(self, name)[frames:]
 
     def __len__(self) -> int:
         return len(self._max_timestamps)

@@ -368,7 +368,7 @@ class TopicLog(Watched):
             entry.base_offset, entry.count, file, position, HEADER_BYTES + len(entry.body),
             entry.max_timestamp,
         )  # fmt: skip
-        self._advance(entry.base_offset + entry.count)
+        self.advance(entry.base_offset + entry.count)
 
     def publish_memory(self, entry: Entry) -> None:
         """Make a frame readable that stays in memory; the oldest go when there are too many."""
@@ -378,7 +378,7 @@ class TopicLog(Watched):
         self.index.add(entry.base_offset, entry.count, MEMORY, slot, length, entry.max_timestamp)
         if self.memory.held_bytes > self.memory.bytes_max:
             self.index, self.earliest = self.memory.drop_oldest(self.index)
-        self._advance(entry.base_offset + entry.count)
+        self.advance(entry.base_offset + entry.count)
 
     def trim(self, offset: int) -> None:
         """Forget where the log has records below `offset`: segments have them now.
@@ -393,8 +393,3 @@ class TopicLog(Watched):
             self.given_back = self.committed
         self.next_offset = self.committed
         self.stop_gathering()
-
-    def _advance(self, committed: int) -> None:
-        self.committed = committed
-        if self.waiters:
-            self.wake()

@@ -30,6 +30,12 @@ class Watched:
         """The first offset that cannot be read yet."""
         self.waiters: list[Waiter] = []
 
+    def advance(self, committed: int) -> None:
+        """Let what is below an offset be read."""
+        self.committed = committed
+        if self.waiters:
+            self.wake()
+
     def wait(self, offset: int, timeout: float) -> bool:
         """Block until `offset` can be read, or the time is up, or `wake` is called."""
         waiter = threading.Lock()
