@@ -42,7 +42,6 @@ from stratalog.errors import (
 )
 from stratalog.group import Group
 from stratalog.model import (
-    CompactionReport,
     Delivery,
     Diff,
     Durability,
@@ -55,6 +54,7 @@ from stratalog.model import (
 )
 from stratalog.options import QueueOptions, StoreOptions, TopicOptions
 from stratalog.queue import Queue
+from stratalog.reports import CompactionReport
 from stratalog.store import Store
 from stratalog.topic import Topic
 

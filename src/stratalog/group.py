@@ -20,13 +20,14 @@ from stratalog.format.groups import Description
 from stratalog.inputs import check_text
 from stratalog.log.topic import TopicLog
 from stratalog.memory import MemoryBudget
-from stratalog.model import ConsumerInfo, Delivery, GroupStats, Lease, PendingEntry
+from stratalog.model import Delivery, Lease
 from stratalog.options import check_range
 from stratalog.projections.delivery import Deliveries
 from stratalog.projections.engine import Engine
 from stratalog.projections.groups import MODES, QUEUE, GroupState
 from stratalog.projections.rules import Rules
 from stratalog.projections.streaming import Streaming
+from stratalog.reports import ConsumerInfo, GroupStats, PendingEntry
 
 if TYPE_CHECKING:
     from stratalog.store import Store
@@ -115,7 +116,7 @@ class Group:
                 engine.give_back(offset, due, now, reason)
             for delivery in held:
                 engine.give_back(delivery.offset, due, now, reason, delivery)
-                delivery.is_settled = True
+                delivery.settled = True
             group = engine.operations.group
         if known or held:
             engine.settle(group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from stratalog.consuming import delay_ns
@@ -153,9 +154,11 @@ class QueuePutting:
         if self._ttl:
             expires = self._store.clock.time_ns() + self._ttl
             items = [_expiring(item, expires) for item in items]
-        if not any(isinstance(item, Record) and item.key is not None for item in items):
+        has_records = any(issubclass(kind, Record) for kind in set(map(type, items)))
+        if not has_records or all(_key(item) is None for item in items):
             first, last = self._topic.append_many(items)
-            return [_new_put(Put, (offset, False)) for offset in range(first, last + 1)]
+            places = zip(range(first, last + 1), repeat(False))
+            return list(map(_new_put, repeat(Put), places))
         return self._put_many_once(items)
 
     def _put_many_once(self, items: list[Any]) -> list[Put]:
@@ -169,7 +172,7 @@ class QueuePutting:
             firsts: dict[bytes, int] = {}
             places: list[tuple[int, bool]] = []
             for item in items:
-                key = item.key if isinstance(item, Record) else None
+                key = _key(item)
                 known = -1 if key is None else queue.dedup.find(key, now)
                 if known >= 0 or (key is not None and key in firsts):
                     places.append((known if known >= 0 else ~firsts[key or b""], True))
@@ -202,6 +205,10 @@ def check_id(dedup_id: Any) -> bytes:
     if not isinstance(dedup_id, str):
         raise WrongTypeError(f"a dedup_id is text or bytes, not {type(dedup_id).__name__}")
     return check_text("dedup_id", dedup_id) or b""
+
+
+def _key(item: Any) -> bytes | None:
+    return item.key if isinstance(item, Record) else None
 
 
 def _expiring(item: Any, expires: int) -> Record:

@@ -31,13 +31,14 @@ from stratalog.errors import (
 )
 from stratalog.log.group import Group as CommitGroup
 from stratalog.log.topic import TopicLog
-from stratalog.model import Delivery, Durability, Message, QueueStats, Record
+from stratalog.model import Delivery, Durability, Message, Record
 from stratalog.options import QueueOptions, check_durability, check_range
 from stratalog.projections.delivery import Deliveries
 from stratalog.projections.groups import QUEUE, GroupState
 from stratalog.projections.peek import deliverable, peek
 from stratalog.projections.rules import Rules
 from stratalog.putting import QueuePutting
+from stratalog.reports import QueueStats
 
 if TYPE_CHECKING:
     from stratalog.store import Store
@@ -204,7 +205,7 @@ class Queue(QueuePutting):
                     else delay_ns(delay)
                 )
                 engine.give_back(message.offset, now + wait, now, reason, message)
-                message.is_settled = True
+                message.settled = True
             group = engine.operations.group
         engine.settle(group)
         engine.tend()

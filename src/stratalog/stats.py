@@ -5,10 +5,10 @@ from __future__ import annotations
 from stratalog.format.store import VERSION, StoreFile
 from stratalog.fs import FileSystem
 from stratalog.log.log import Log
-from stratalog.model import StoreStats
 from stratalog.projections.adopt import rejected
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.replay import Replay
+from stratalog.reports import StoreStats
 from stratalog.upkeep import Upkeep
 
 

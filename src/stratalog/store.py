@@ -29,7 +29,7 @@ from stratalog.fs.cold import open_cold
 from stratalog.fs.holder import holder
 from stratalog.log.log import Control, Log, topic_body
 from stratalog.log.topic import TopicLog
-from stratalog.model import BackupReport, CompactionReport, Durability, StoreStats
+from stratalog.model import Durability
 from stratalog.opened import OPEN
 from stratalog.options import StoreOptions, TopicOptions
 from stratalog.projections.catalog import Catalog
@@ -37,6 +37,7 @@ from stratalog.projections.deletes import delete
 from stratalog.projections.identity import read_or_create
 from stratalog.projections.replay import Replay
 from stratalog.queues import QueueStore
+from stratalog.reports import BackupReport, CompactionReport, StoreStats
 from stratalog.segments.delete import Conditions
 from stratalog.stats import store_stats
 from stratalog.topic import Topic

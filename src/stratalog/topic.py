@@ -15,9 +15,10 @@ from stratalog.inputs import check_bytes, check_time, columns_of, record_extras,
 from stratalog.log.group import AppendFuture, Entry, Group, check_batch, records_entry
 from stratalog.log.plain import append_body
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
-from stratalog.model import Durability, Record, TopicStats
+from stratalog.model import Durability, Record
 from stratalog.options import TopicOptions, check_durability
 from stratalog.reading import Time, TopicReading
+from stratalog.reports import TopicStats
 from stratalog.segments.delete import Conditions
 from stratalog.segments.read import offset_at
 

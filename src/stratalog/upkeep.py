@@ -25,7 +25,6 @@ from stratalog.format.segment import Summary
 from stratalog.format.snapshot import CatalogState, LogState
 from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
-from stratalog.model import CompactionReport
 from stratalog.options import StoreOptions
 from stratalog.projections.adopt import Adopter
 from stratalog.projections.catalog import Catalog
@@ -33,6 +32,7 @@ from stratalog.projections.failures import Failures
 from stratalog.projections.replay import Replay
 from stratalog.projections.router import control
 from stratalog.projections.snapshot import capture, capture_groups
+from stratalog.reports import CompactionReport
 from stratalog.segments.checkpoint import checkpoint, mark, seal_aged
 from stratalog.segments.retention import (
     Eviction,

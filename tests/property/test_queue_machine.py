@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from stratalog.dead import ORIGINAL_OFFSET
 from stratalog.errors import LeaseLostError
@@ -247,7 +248,9 @@ class QueueMachine(RuleBasedStateMachine):
         found = engine.capture()
         offsets = engine.state.delays.offsets().tolist()
         waiting = {p: sorted(decode_offsets(data)) for p, data in found.waiting.items()}
-        return waiting, sorted(offsets), dict(sorted(engine.state.pending.items())), found.ingested
+        # With how many others a message was delivered is known to the process that did it alone.
+        pending = {o: replace(one, size=0) for o, one in sorted(engine.state.pending.items())}
+        return waiting, sorted(offsets), pending, found.ingested
 
     @rule(seed=st.integers(0, 1000), shards=st.integers(1, 3))
     def crash(self, seed: int, shards: int) -> None:

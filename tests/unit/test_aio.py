@@ -141,7 +141,7 @@ def test_relaxed_appends_do_not_wait(path: Path) -> None:
             assert len(await topic.read_values()) == 21
             # What has gathered is written when it is too much.
             for _ in range(10):
-                await topic.append(bytes(300_000))
+                await topic.append(bytes(600_000))
             assert (await store.stats()).commits - commits >= 4
 
     run(work)

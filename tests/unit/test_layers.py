@@ -24,7 +24,7 @@ LINES_MAX = 400
 # From the bottom to the top; what shares a line does not import each other.
 LAYERS = [
     ["errors"],
-    ["model"],
+    ["model", "reports"],
     ["options"],
     ["clock", "memory", "metrics"],
     ["fs", "format"],

@@ -69,3 +69,51 @@ def test_a_message_may_be_acknowledged_twice_at_once(open_store: OpenStore) -> N
     assert (stats.pending, stats.consumed) == (0, 2)
     assert a.is_settled
     assert b.is_settled
+
+
+@pytest.mark.parametrize("limit", [1, 2, 40])
+def test_messages_know_that_they_were_acknowledged_together(
+    open_store: OpenStore, limit: int
+) -> None:
+    """In one call, of all that were delivered together; the messages after them are not."""
+    with open_store() as store:
+        queue = store.queue("jobs")
+        queue.put_many([b"x"] * 200)
+        queue.get()  # the read ahead begins small: what follows is delivered from it
+        first, second = queue.get_many(limit), queue.get_many(limit)
+        queue.ack(*first)
+        assert all(message.is_settled for message in first)
+        assert not any(message.is_settled for message in second)
+        queue.ack(*first)  # once more changes nothing
+        queue.nack(*first)
+        assert queue.stats().consumed == limit
+
+
+def test_a_message_given_twice_does_not_stand_for_another(open_store: OpenStore) -> None:
+    with open_store() as store:
+        queue = store.queue("jobs")
+        queue.put_many([b"a", b"b", b"c"])
+        a, b, c = queue.get_many(3)
+        queue.ack(a, b, b)  # as many as were delivered
+        assert [one.is_settled for one in (a, b, c)] == [True, True, False]
+        assert queue.stats().pending == 1
+        queue.ack(c)
+        assert c.is_settled
+        assert queue.stats().pending == 0
+
+
+def test_some_of_what_was_delivered_together(open_store: OpenStore) -> None:
+    with open_store() as store:
+        queue = store.queue("jobs")
+        queue.put_many([b"a", b"b", b"c"])
+        a, b, c = queue.get_many(3)
+        queue.touch(b, lease=60)
+        queue.ack(a, b)
+        assert [one.is_settled for one in (a, b, c)] == [True, True, False]
+        queue.nack(c)
+        (again,) = queue.get_many(3)
+        assert (again.value, again.delivery_count, again.is_settled) == (b"c", 2, False)
+        queue.ack(again)
+        assert again.is_settled
+        queue.ack()  # nothing at all
+        assert queue.stats().consumed == 3

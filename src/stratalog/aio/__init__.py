@@ -25,7 +25,8 @@ from stratalog.aio.group import AsyncGroup
 from stratalog.aio.queue import AsyncMessage, AsyncQueue
 from stratalog.aio.runner import Runner
 from stratalog.aio.topic import AsyncTopic
-from stratalog.model import BackupReport, CompactionReport, Durability, StoreStats
+from stratalog.model import Durability
+from stratalog.reports import BackupReport, CompactionReport, StoreStats
 from stratalog.store import Store
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from stratalog.aio.consuming import poll
 from stratalog.aio.runner import Runner
 from stratalog.consuming import Place, check_consumer, check_timeout, lease_ns
-from stratalog.model import Delivery, GroupStats
+from stratalog.model import Delivery
 from stratalog.options import check_range
+from stratalog.reports import GroupStats
 
 if TYPE_CHECKING:
     from stratalog.clock import Clock

@@ -15,8 +15,9 @@ from stratalog.consuming import Place, check_consumer, check_timeout, lease_ns
 from stratalog.errors import LeaseLostError, QueueEmptyError
 from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.log.topic import SYNCED
-from stratalog.model import Delivery, Durability, Message, Put, QueueStats, Record
+from stratalog.model import Delivery, Durability, Message, Put, Record
 from stratalog.options import QueueOptions, check_range
+from stratalog.reports import QueueStats
 
 if TYPE_CHECKING:
     from stratalog.clock import Clock

@@ -13,8 +13,9 @@ from stratalog.aio.runner import LoopWaiter, Runner
 from stratalog.errors import ClosedError, OptionError
 from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.log.topic import SYNCED
-from stratalog.model import Diff, Durability, Gap, Record, TopicStats
+from stratalog.model import Diff, Durability, Gap, Record
 from stratalog.options import TopicOptions
+from stratalog.reports import TopicStats
 
 if TYPE_CHECKING:
     from stratalog.consuming import Place

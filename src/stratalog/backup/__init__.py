@@ -38,7 +38,7 @@ from stratalog.format.names import (
 )
 from stratalog.format.store import STORE_BYTES, encode_store
 from stratalog.fs import FileSystem
-from stratalog.model import BackupReport
+from stratalog.reports import BackupReport
 
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 """Another device, a file system without links, or too many of one file: copied instead."""

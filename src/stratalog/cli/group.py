@@ -12,7 +12,7 @@ import stratalog
 from stratalog import Store, UnknownGroupError
 from stratalog.cli.output import AsJson, time_text, write_json, write_line, write_table
 from stratalog.cli.queue import parse_place, show_seek
-from stratalog.model import GroupStats
+from stratalog.reports import GroupStats
 
 app = typer.Typer(name="group", help="Look after consumer groups.", no_args_is_help=True)
 

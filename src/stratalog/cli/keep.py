@@ -20,7 +20,7 @@ from stratalog.cli.output import (
     write_facts,
     write_json,
 )
-from stratalog.model import BackupReport
+from stratalog.reports import BackupReport
 
 
 def backup(

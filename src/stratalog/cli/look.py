@@ -25,7 +25,7 @@ from stratalog.cli.output import (
     write_table,
 )
 from stratalog.cli.records import make_show, parse_time
-from stratalog.model import StoreStats, TopicStats
+from stratalog.reports import StoreStats, TopicStats
 
 StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the store.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")]

@@ -83,7 +83,7 @@ class Deliveries(Leasing):
         ):  # fmt: skip
             return []
         deadline = now + lease
-        token = Lease(deadline, 1, consumer, now, state.deliveries + 1, front.priority)
+        token = Lease(deadline, 1, consumer, now, state.deliveries + 1, front.priority, limit)
         state.deliveries += limit
         operations, deadlines, pending = self.operations, self._deadlines, state.pending
         if limit == 1:
@@ -152,10 +152,11 @@ class Deliveries(Leasing):
     ) -> list[Delivery]:
         state = self.state
         deadline = 0 if self.rules.is_at_most_once else now + lease_ns
-        lease = Lease(deadline, 1, consumer, now, state.deliveries + 1, chosen.priority)
         rows = self._next(chosen, limit, now)
         if not rows:
             return []
+        serial = state.deliveries + 1
+        lease = Lease(deadline, 1, consumer, now, serial, chosen.priority, len(rows))
         found = rows.deliveries(self._make, self._source, lease)
         offsets = rows.offsets
         state.deliveries += len(found)

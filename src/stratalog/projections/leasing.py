@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from stratalog.log.topic import SYNCED, TopicLog
 from stratalog.memory import MemoryBudget
@@ -66,20 +66,28 @@ class Leasing(Engine):
 
     def ack(self, deliveries: Sequence[Delivery]) -> int:
         """Acknowledge; all of them or, if one is somebody else's by now, none. The lock is held."""
+        if not deliveries:
+            return 0
         pending = self.state.pending
+        token = deliveries[0].lease
         try:
-            known = [o for one in deliveries if pending[o := one.offset] is one.lease]
+            known = [o for one in deliveries if pending[o := one.offset] is token is one.lease]
         except KeyError:
             known = []
+        is_whole = len(known) == len(deliveries) == token.size
         if len(known) < len(deliveries):
             chosen = [one for one in deliveries if not one.is_settled and one.lease.deadline]
             for one in chosen:
                 self.check_held(one, "acknowledged")
             known = [one.offset for one in chosen]
-        for one in deliveries:
-            one.is_settled = True
         self.operations.untouch(known)
-        return self._consume(known)
+        count = self._consume(known)
+        if is_whole and count == token.size:  # less, if one of them was given twice
+            force_setattr(token, "is_settled", True)
+        else:
+            for one in deliveries:
+                one.settled = True
+        return count
 
     def ack_one(self, delivery: Delivery) -> bool:
         """Acknowledge, if that is simple; the lock is held."""
@@ -91,7 +99,7 @@ class Leasing(Engine):
         operations.consumed.append(offset)
         del pending[offset]
         self.state.consumed += 1
-        delivery.is_settled = True
+        delivery.settled = True
         is_synced = self.topic.rank == SYNCED
         if is_synced or operations.entered is None:
             operations.enter(sync=is_synced)

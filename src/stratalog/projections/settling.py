@@ -153,14 +153,14 @@ class Settlement:
         engine = self.engine
         state = engine.state
         for delivery in self.acks:
-            delivery.is_settled = True
+            delivery.settled = True
         if not isinstance(engine, Deliveries):
             engine.forward(self._cursor)
             return
         now = engine.topic.time_ns()
         for one in self.returns:
             if one.delivery is not None:
-                one.delivery.is_settled = True
+                one.delivery.settled = True
             if state.settling.pop(one.offset, None) is not None:
                 state.pending[one.offset] = self._taken[one.offset]
                 with contextlib.suppress(StratalogError):  # a shard that takes no more says so
