@@ -72,9 +72,11 @@ class Leasing(Engine):
         token = deliveries[0].lease
         try:
             known = [o for one in deliveries if pending[o := one.offset] is token is one.lease]
+            is_whole = len(known) == len(deliveries) == token.size
+            if len(known) < len(deliveries):  # they were not all delivered at once
+                known = [o for one in deliveries if pending[o := one.offset] is one.lease]
         except KeyError:
-            known = []
-        is_whole = len(known) == len(deliveries) == token.size
+            known, is_whole = [], False
         if len(known) < len(deliveries):
             chosen = [one for one in deliveries if not one.is_settled and one.lease.deadline]
             for one in chosen:
