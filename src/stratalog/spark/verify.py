@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from stratalog.errors import StorageError
 from stratalog.fs import FileSystem, PosixFileSystem
 from stratalog.spark.session import IN_PYTHON, use
-from stratalog.spark.work import piece_bytes, run
+from stratalog.spark.work import Done, piece_bytes, run
 from stratalog.tools.checks import FrameFound, FramesTask, check_frames
 from stratalog.tools.report import Counts, Progress, Report, Tally
 from stratalog.tools.segments import (
@@ -99,15 +99,8 @@ class SparkChecker:
     def _run(
         self, function: Callable[[Any], Any], pieces: Sequence[Any], weights: list[int]
     ) -> list[Any]:
-        tally = self._tally
-        begin = tally.bytes
-
-        def done(size: int) -> None:
-            if tally.progress is not None:
-                tally.progress(min(begin + size, tally.total), tally.total, "on executors")
-
         try:
-            return run(self._spark, function, pieces, weights, done, _TASK_BYTES_MIN)
+            return run(self._spark, function, pieces, weights, self._told(), _TASK_BYTES_MIN)
         except FileNotFoundError as error:
             path = error.filename
             if isinstance(path, str) and self._is_here(path):
@@ -116,6 +109,14 @@ class SparkChecker:
                     "the store under the same path"
                 ) from error
             raise  # a live writer moved it: look again
+
+    def _told(self) -> Done | None:
+        """What passes on how much is done; None if nobody wants to know."""
+        tally = self._tally
+        tell, begin = tally.progress, tally.bytes
+        if tell is None:
+            return None
+        return lambda size: tell(min(begin + size, tally.total), tally.total, "on executors")
 
     def _join(
         self, task: SegmentTask, pieces: list[SegmentPiece],
