@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable
@@ -24,7 +25,9 @@ from stratalog.errors import (
 )
 from stratalog.model import Record
 from stratalog.spark.columns import check_schema
+from stratalog.spark.options import ReadOptions
 from stratalog.spark.pieces import PieceReader
+from stratalog.spark.plan import tasks_wanted
 from stratalog.store import Store
 
 
@@ -164,6 +167,29 @@ def test_tasks_share_the_work_evenly(store: Store, count: int) -> None:
         assert max(sizes) < 2 * min(sizes)
     assert len(tasks(store.path, "*")) == 1
     assert len(tasks(store.path, "*", maxPartitionBytes="8k")) > 3
+
+
+@pytest.mark.parametrize(
+    ("gib", "options", "count"),
+    [
+        (0.001, {}, 1),
+        (0.5, {}, 2),
+        (2, {}, 2),
+        (2.1, {}, 4),
+        (2.1, {"minPartitions": 7}, 7),
+        (5, {"minPartitions": 1}, 6),
+        (2.1, {"maxPartitionBytes": "3g"}, 2),
+        (2.1, {"maxPartitionBytes": "1g"}, 3),
+        (0, {}, 1),
+    ],
+)
+def test_two_cores_have_as_many_tasks_each(
+    monkeypatch: pytest.MonkeyPatch, gib: float, options: dict[str, Any], count: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    given = {name: str(value) for name, value in options.items()}
+    parsed = ReadOptions.parse({"path": "data", "topic": "t"} | given)
+    assert tasks_wanted(int(gib * 2**30), parsed) == count
 
 
 def test_a_time_range_reads_no_more_than_it_must(open_store: OpenStore) -> None:

@@ -42,7 +42,7 @@ from stratalog.spark.ship import Shipped
 from stratalog.view import View
 
 # More than this in one task, and one that fails has much to do again.
-_TASK_BYTES_MAX = 512 << 20
+_TASK_BYTES_MAX = 1 << 30
 # Less than this is not worth the 60 ms that a task costs.
 _TASK_BYTES_MIN = 16 << 20
 
@@ -262,7 +262,12 @@ def _part(span: Span, start: int, end: int) -> Span:
 def tasks_wanted(total: int, options: ReadOptions) -> int:
     """One per core, more for more data, fewer for little; never less than was asked for."""
     cores = len(os.sched_getaffinity(0))
-    least = -(-total // (options.partition_bytes_max or _TASK_BYTES_MAX))
+    rounds = -(-total // (cores * _TASK_BYTES_MAX))
+    least = 1
+    if options.partition_bytes_max is not None:
+        least = -(-total // options.partition_bytes_max)
+    elif rounds > 1:
+        least = cores * rounds  # as many for each: of three, two cores would wait for the last
     usual = min(cores, -(-total // _TASK_BYTES_MIN))
     return max(1, least, options.partitions_min or usual)
 
