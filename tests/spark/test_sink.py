@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ import stratalog
 from stratalog.adopting import is_adopted, publish
 from stratalog.errors import NotAStoreError, OptionError, PressureError, UsageError
 from stratalog.model import Record
-from stratalog.segments.stage import append_part, manifest_of
+from stratalog.segments.stage import StageWriter, append_part, manifest_of
 from stratalog.spark import sink
 from stratalog.spark.sink import StagedByTask, batch_writer, stream_writer
 
@@ -334,3 +335,33 @@ def test_a_stream_goes_on_where_it_stopped(spark: Any, path: Path, tmp_path: Pat
             assert query.awaitTermination(120)
         assert store.topic("out").read_values() == [b"%d" % n for n in range(300)]
         assert store.is_adopted(f"spark-query-{query.id}", 5)
+
+
+# --- synced while it is written --------------------------------------------------------------
+
+
+def test_what_is_written_is_synced_meanwhile(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every so many bytes, and never the same ones twice."""
+    monkeypatch.setattr(sink, "_SYNC_BYTES", 1 << 20)
+    synced: list[int] = []
+    monkeypatch.setattr(StageWriter, "sync", lambda writer: synced.append(writer.bytes))
+    writer = batch_writer(VALUE, {"path": str(path), "topic": "a"}, False)
+    batch = pa.record_batch({"value": pa.array([bytes(1 << 19)] * 2)})
+    message = writer.write(iter([batch] * 4))
+    assert len(synced) == 4
+    writer.commit([message])
+    assert len(values(path, "a")) == 8
+
+
+def test_a_sync_that_fails_fails_the_task(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system tells of it once: the sync at the end would not know of it."""
+    monkeypatch.setattr(sink, "_SYNC_BYTES", 1)
+
+    def fail(_: StageWriter) -> None:
+        raise OSError(errno.EIO, "a bad sector")
+
+    monkeypatch.setattr(StageWriter, "sync", fail)
+    writer = batch_writer(VALUE, {"path": str(path), "topic": "a"}, False)
+    batch = pa.record_batch({"value": pa.array([bytes(1 << 20)])})
+    with pytest.raises(OSError, match="a bad sector"):
+        writer.write(iter([batch]))

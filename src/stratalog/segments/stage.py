@@ -60,6 +60,8 @@ class StageWriter:
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._writer = _writer(fs, root, 0, 0)
+        self.synced = 0
+        """Bytes that `sync` was called for; kept by whoever calls it."""
 
     @property
     def bytes(self) -> int:
@@ -98,6 +100,14 @@ class StageWriter:
             Block(flags, body, columns.count, self._base, first, self._last, latest(expires))
         )
         self._base += columns.count
+
+    def sync(self) -> None:
+        """Have what is written on the disk, while others go on: little is left for `finish`.
+
+        May be called by another thread. What it raises must not be passed over: the system tells
+        of a failed write once.
+        """
+        self._writer.file.fdatasync()
 
     def finish(self) -> StagedSegment | None:
         """Seal the segment, durably; None if there was nothing to stage."""

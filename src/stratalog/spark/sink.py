@@ -164,11 +164,15 @@ def _stage(options: WriteOptions, batches: Iterator[pa.RecordBatch]) -> StagedBy
         raise
 
 
+# What is written before the disk is set to work on it: the end of a task then waits for this much.
+_SYNC_BYTES = 16 << 20
+
+
 class _TaskStage:
     """The segments of one task: one per topic at a time.
 
-    Those that are full are sealed by a thread of their own: to sync them takes as long as half of
-    what it takes to write them, and Spark goes on meanwhile.
+    They are synced and sealed by a thread of their own: that takes as long as half of what it
+    takes to write them, and Spark goes on meanwhile.
     """
 
     def __init__(self, options: WriteOptions) -> None:
@@ -177,6 +181,7 @@ class _TaskStage:
         self._bytes_max = TopicOptions().segment_bytes
         self._writers: dict[str, StageWriter] = {}
         self._done: list[tuple[str, Future[StagedSegment | None]]] = []
+        self._syncs: list[Future[None]] = []
         self._sealer = ThreadPoolExecutor(1, "stratalog-seal")
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -201,6 +206,9 @@ class _TaskStage:
         writer.write(batch)
         if writer.bytes >= self._bytes_max:
             self._finish(topic)
+        elif writer.bytes - writer.synced >= _SYNC_BYTES:
+            writer.synced = writer.bytes
+            self._syncs.append(self._sealer.submit(writer.sync))
 
     def _finish(self, topic: str) -> None:
         writer = self._writers.pop(topic)
@@ -210,6 +218,8 @@ class _TaskStage:
         """Make everything durable; returns what was staged."""
         for topic in list(self._writers):
             self._finish(topic)
+        for sync in self._syncs:
+            sync.result()
         found = [(topic, sealed.result()) for topic, sealed in self._done]
         self._sealer.shutdown()
         return [(topic, staged) for topic, staged in found if staged is not None]
