@@ -225,11 +225,16 @@ class Topic(TopicReading):
         After a crash either all of them are there or none.
         """
         log = self._log
-        if type(records) is list and records and durability is None and not log.codec:
-            body = encode_values(records) if log.is_plain else None
-            if body is not None and len(body) <= log.plain_bytes_max:
-                return append_body(log, body, len(records))
-        return log.append_entries(*self._encode_many(records, durability))
+        if (
+            type(records) is not list or not records or durability is not None
+            or not log.is_plain or log.codec
+        ):  # fmt: skip
+            return log.append_entries(*self._encode_many(records, durability))
+        body = encode_values(records)
+        if body is not None and len(body) <= log.plain_bytes_max:
+            return append_body(log, body, len(records))
+        entries, remake = self.encode_records(records)
+        return log.append_entries(entries, log.rank, remake)
 
     def enter_many(
         self, records: Iterable[Value | Record], durability: Durability | str | None

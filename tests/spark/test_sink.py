@@ -25,7 +25,14 @@ from tests.spark import frames
 
 import stratalog
 from stratalog.adopting import is_adopted, publish
-from stratalog.errors import NotAStoreError, OptionError, PressureError, UsageError
+from stratalog.errors import (
+    NotAStoreError,
+    OptionError,
+    PressureError,
+    SyncFailedError,
+    UsageError,
+)
+from stratalog.fs.posix import PosixFile
 from stratalog.model import Record
 from stratalog.segments.stage import StageWriter, append_part, manifest_of
 from stratalog.spark import sink
@@ -357,11 +364,16 @@ def test_a_sync_that_fails_fails_the_task(path: Path, monkeypatch: pytest.Monkey
     """The system tells of it once: the sync at the end would not know of it."""
     monkeypatch.setattr(sink, "_SYNC_BYTES", 1)
 
-    def fail(_: StageWriter) -> None:
-        raise OSError(errno.EIO, "a bad sector")
+    sync = PosixFile.fdatasync
+    failures = iter([OSError(errno.EIO, "a bad sector")])
 
-    monkeypatch.setattr(StageWriter, "sync", fail)
+    def fail_once(file: PosixFile) -> None:
+        if (error := next(failures, None)) is not None:
+            raise error
+        sync(file)
+
     writer = batch_writer(VALUE, {"path": str(path), "topic": "a"}, False)
+    monkeypatch.setattr(PosixFile, "fdatasync", fail_once)
     batch = pa.record_batch({"value": pa.array([bytes(1 << 20)])})
-    with pytest.raises(OSError, match="a bad sector"):
+    with pytest.raises(SyncFailedError, match=r"tmp: sync failed: .*a bad sector.*write it again"):
         writer.write(iter([batch]))
