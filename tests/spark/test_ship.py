@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pyspark.sql.types import BinaryType, StructType
 from tests.conftest import OpenStore
 from tests.spark.frames import pickled, reader
 
-from stratalog.spark.ship import send_package
+from stratalog.spark import work
+from stratalog.spark.ship import send_package, settle
 from stratalog.spark.sink import batch_writer
 
 LIBRARIES = Path(pyspark.__file__).parent.parent
@@ -73,3 +75,22 @@ def test_writers_travel_the_same_way(tmp_path: Path) -> None:
     sent = pickled(writer)
     assert b"stratalog.spark.ship" not in sent
     assert vars(pickle.loads(sent)) == vars(writer)
+
+
+def test_workers_do_not_look_through_what_is_loaded_after_every_task(spark: Any) -> None:
+    """What our tasks load is left out; in a process that is no worker nothing is changed."""
+
+    def look(_: int) -> tuple[int, int]:
+        import gc
+
+        return gc.get_freeze_count(), len(gc.get_objects())
+
+    for _ in range(2):  # the second finds what the first has loaded
+        seen = work.run(spark, look, [1, 2], [1, 1])
+    for settled, others in seen:
+        assert settled > 10_000
+        assert others * 4 < settled
+
+    before = gc.get_freeze_count()
+    settle()
+    assert gc.get_freeze_count() == before

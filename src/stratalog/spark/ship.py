@@ -3,15 +3,21 @@
 What Spark sends to its executors is pickled, and what cannot be unpickled there fails with a
 traceback that says little. So readers and writers travel inside of a function that needs nothing
 but Python, and that says what is missing and what to do about it.
+
+A worker of Spark's looks through everything it has loaded for garbage after every task, and takes
+no other task meanwhile: a tenth of a second for all that PySpark and we load. What is there when
+the first of ours arrives is there to stay, so it is left out from then on.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import importlib.resources
 import inspect
 import os
 import pickle
+import sys
 import types
 import zipfile
 from importlib.resources.abc import Traversable
@@ -23,6 +29,10 @@ if TYPE_CHECKING:
 _ARCHIVE = "stratalog.zip"
 _FINDER = "pyspark_stratalog"
 """The module that Spark looks for."""
+_DAEMON = "pyspark.daemon"
+"""What runs the workers that are used for one task after another."""
+_SETTLED_TIMES = 8
+"""How much more is settled than not, at least."""
 
 
 def _unpack(data: bytes) -> Any:
@@ -40,6 +50,7 @@ def _unpack(data: bytes) -> Any:
         ) from error
     made = kind.__new__(kind)
     made.__dict__.update(state)
+    made.arrived()
     return made
 
 
@@ -52,6 +63,24 @@ class Shipped:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpack_by_value, (pickle.dumps((type(self), self.__getstate__())),)
+
+    @staticmethod
+    def arrived() -> None:
+        """Is called where one was made again."""
+        settle()
+
+
+def settle() -> None:
+    """In a worker of Spark's: what is loaded by now is no garbage, and not to be looked through.
+
+    More may be loaded later, by the first task of a kind; so this is done again when it has become
+    much.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    if main is None or main.name != _DAEMON:
+        return
+    if len(gc.get_objects()) * _SETTLED_TIMES > gc.get_freeze_count():
+        gc.freeze()
 
 
 def send_package(spark: SparkSession) -> None:

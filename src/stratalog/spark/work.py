@@ -16,6 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from stratalog.errors import StratalogError, UsageError
+from stratalog.spark.ship import settle
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -94,6 +95,7 @@ def pack(sizes: Sequence[int], count: int) -> list[list[int]]:
 
 def _work(function: Callable[[Any], Any], pieces: list[tuple[int, Any]]) -> list[tuple[int, Any]]:
     """One task, on an executor."""
+    settle()
     results: list[tuple[int, Any]] = []
     for number, piece in pieces:
         try:
