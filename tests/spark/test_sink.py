@@ -360,9 +360,14 @@ def test_what_is_written_is_synced_meanwhile(path: Path, monkeypatch: pytest.Mon
     assert len(values(path, "a")) == 8
 
 
-def test_a_sync_that_fails_fails_the_task(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The system tells of it once: the sync at the end would not know of it."""
-    monkeypatch.setattr(sink, "_SYNC_BYTES", 1)
+@pytest.mark.parametrize("every", [1, 1 << 40])
+def test_a_sync_that_fails_fails_the_task(
+    path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
+    """On the way, of which the sync at the end would not know: the system tells of it once. And at
+    the end.
+    """
+    monkeypatch.setattr(sink, "_SYNC_BYTES", every)
 
     sync = PosixFile.fdatasync
     failures = iter([OSError(errno.EIO, "a bad sector")])

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from stratalog.errors import OptionError, SyncFailedError
+from stratalog.errors import OptionError
 from stratalog.format.arrow import ArrowColumns, split
 from stratalog.format.codec import CODECS, compress
 from stratalog.format.manifest import (
@@ -107,14 +107,7 @@ class StageWriter:
         May be called by another thread. What it raises must not be passed over: the system tells
         of a failed write once.
         """
-        file = self._writer.file
-        try:
-            file.fdatasync()
-        except OSError as error:
-            raise SyncFailedError(
-                f"{file.path}: sync failed: {error}. Nothing of this write is in the store; see to "
-                "the disk, and write it again."
-            ) from error
+        self._writer.sync_data()
 
     def finish(self) -> StagedSegment | None:
         """Seal the segment, durably; None if there was nothing to stage."""

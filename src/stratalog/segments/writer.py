@@ -118,9 +118,13 @@ class SegmentWriter:
         self.records += block.count
         self.position += length
 
+    def sync_data(self) -> None:
+        """Have what is written on the disk, while others go on writing: its name may be not."""
+        _sync(self.file, _STAGED_FAILED if self.name else _OWN_FAILED)
+
     def sync(self) -> None:
         """Make everything so far durable, the file's name included."""
-        _sync(self.file)
+        self.sync_data()
         if not self._is_named:
             self._fs.sync_dir(self._directory)
             self._is_named = True
@@ -137,7 +141,7 @@ class SegmentWriter:
         self.file.pwrite([index, encode_footer(footer)], self.position)
         size = self.position + len(index) + FOOTER_BYTES
         self.file.truncate(size)  # a failed attempt may have left more behind
-        _sync(self.file)
+        self.sync_data()
         self._fs.rename(self.path, self._sealed_path)
         self._fs.sync_dir(self._directory)
         self.close()
@@ -176,7 +180,7 @@ def put_in_place(
         end = encode_footer(footer)
         if file.pread(FOOTER_BYTES, size - FOOTER_BYTES) != end:  # else it may have two names now
             file.pwrite([end], size - FOOTER_BYTES)
-        _sync(file)
+        _sync(file, _OWN_FAILED)
         fs.promise(file, size)
     finally:
         file.close()
@@ -195,14 +199,17 @@ def put_in_place(
     fs.unlink(path)
 
 
-def _sync(file: File) -> None:
+_OWN_FAILED = (
+    "Nothing is lost, the log has it all; segments are written again once the store was reopened."
+)
+_STAGED_FAILED = "Nothing of this write is in the store; see to the disk, and write it again."
+
+
+def _sync(file: File, outcome: str) -> None:
     try:
         file.fdatasync()
     except OSError as error:
-        raise SyncFailedError(
-            f"{file.path}: sync failed: {error}. Nothing is lost, the log has it all; segments are "
-            "written again once the store was reopened."
-        ) from error
+        raise SyncFailedError(f"{file.path}: sync failed: {error}. {outcome}") from error
 
 
 def latest(one: int, other: int) -> int:
