@@ -29,6 +29,7 @@ from stratalog.fs.cold import open_cold
 from stratalog.fs.holder import holder
 from stratalog.log.log import Control, Log, topic_body
 from stratalog.log.topic import TopicLog
+from stratalog.memory import keep_freed_memory
 from stratalog.model import Durability
 from stratalog.opened import OPEN
 from stratalog.options import StoreOptions, TopicOptions
@@ -65,6 +66,7 @@ class Store(QueueStore):
         background: bool = True,
     ) -> None:
         self.is_closed = True  # until all of the below is done
+        keep_freed_memory()
         self.path = os.path.abspath(os.fspath(path))
         self.options = options
         self.clock = SystemClock() if clock is None else clock

@@ -20,7 +20,9 @@ from stratalog.projections.replay import Replay
 # How often a waiting reader looks for news of another process.
 _POLL_SECONDS = 0.02
 
-_LOOKS_MAX = 5
+# What looks damaged is looked at so often, each time a little later.
+_LOOKS_MAX = 8
+_LOOK_SECONDS = 0.002
 
 
 class View:
@@ -48,9 +50,10 @@ class View:
 
     def damage(self) -> DamagedError | None:
         """What is damaged. Looked at again and again: a writer may have removed what was listed."""
-        for _ in range(_LOOKS_MAX):
+        for look in range(_LOOKS_MAX):
             if self.replay.damage() is None:
                 break
+            time.sleep(_LOOK_SECONDS * look)
             self.replay.doubt()
             self.refresh()
         return self.replay.damage()

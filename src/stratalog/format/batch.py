@@ -23,6 +23,7 @@ from stratalog.format.sections import (
     Cursor,
     Int32s,
     cut_evenly,
+    ends_rise,
     find_ends,
     find_values,
     rises,
@@ -65,7 +66,7 @@ class Batch:
         # Values alone, the common case; whatever is wrong with them is told further down.
         if (found := find_values(header, body, start)) is not None:
             ends = np.frombuffer(body, np.int32, header.count + 1, start)
-            if rises(ends):
+            if ends_rise(body, start, ends):
                 value = Binary(-1, start, ends, found[0])
                 return cls._of_values(header, header.count, body, value, header.body_length)
         if header.flags == Flag.SHORT_TIMESTAMPS:
@@ -126,7 +127,7 @@ class Batch:
             return None
         deltas = np.frombuffer(body, np.uint32, count, start)
         ends = np.frombuffer(body, np.int32, count + 1, ends_at)
-        if not rises(ends) or not rises(deltas) or deltas[0]:
+        if not ends_rise(body, ends_at, ends) or not rises(deltas) or deltas[0]:
             return None
         # In Python's numbers, so that the sum does not overflow.
         if header.base_timestamp + int(deltas[-1]) != header.max_timestamp:

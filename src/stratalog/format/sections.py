@@ -17,6 +17,9 @@ Int32s = npt.NDArray[np.int32]
 BASE_OFFSET_MAX = (1 << 63) - (1 << 32) - 1
 
 _END = struct.Struct("<i")
+# The newest ends that were seen to rise, if they are not too long to keep.
+_risen = b""
+_RISEN_BYTES_MAX = 1 << 16
 # Fewer items are cut one by one in less time than it takes to see that all have one length.
 _EVEN_COUNT_MIN = 32
 
@@ -83,6 +86,23 @@ class Cursor:
 def rises(ends: Int32s | npt.NDArray[np.uint32]) -> bool:
     """Whether numbers never fall."""
     return not np.count_nonzero(ends[1:] < ends[:-1])  # `any()` takes three times as long
+
+
+def ends_rise(body: bytes | memoryview, start: int, ends: Int32s) -> bool:
+    """Whether the ends at `start` never fall.
+
+    As a rule they are those of the batch before, and that takes a quarter of the time to see.
+    """
+    global _risen
+    if ends.nbytes > _RISEN_BYTES_MAX:
+        return rises(ends)
+    raw = bytes(body[start : start + ends.nbytes])
+    if raw == _risen:
+        return True
+    if not rises(ends):
+        return False
+    _risen = raw
+    return True
 
 
 def find_values(

@@ -18,8 +18,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import threading
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from stratalog.errors import DiskFullError, SyncFailedError
@@ -112,13 +113,8 @@ class LogFiles:
         if HEADER_BYTES + len(entries[start].body) > room and self.position:
             self.rotate()
             room = self._options.log_file_bytes
-        end = start
-        while end < len(entries):
-            room -= HEADER_BYTES + len(entries[end].body)
-            if room < 0 and end > start:
-                break
-            end += 1
-        return end - start
+        ends = list(accumulate([HEADER_BYTES + len(entry.body) for entry in entries[start:]]))
+        return max(bisect_right(ends, room), 1)
 
     def write(self, entries: Sequence[Entry], *, sync: bool) -> int:
         """Write frames behind the last, all of them or an error; returns where they end.
@@ -127,19 +123,17 @@ class LogFiles:
         until then the call may be repeated.
         """
         buffers: list[bytes] = []
-        position = self.position
+        position, synced, seed = self.position, self.synced, self.first_lsn
         for entry in entries:
             if isinstance(entry, Joint):
-                entry.assemble(self.first_lsn)
+                entry.assemble(seed)
             body = entry.body
-            buffers.append(
-                encode_header(
-                    entry.type, entry.flags, len(body), entry.count, entry.topic_id,
-                    entry.base_offset, entry.base_timestamp, entry.max_timestamp,
-                    entry.body_checksum, self.first_lsn, (position - self.synced) // ALIGNMENT,
-                )
+            header = encode_header(
+                entry.type, entry.flags, len(body), entry.count, entry.topic_id,
+                entry.base_offset, entry.base_timestamp, entry.max_timestamp,
+                entry.body_checksum, seed, (position - synced) // ALIGNMENT,
             )  # fmt: skip
-            buffers.append(body)
+            buffers += (header, body)
             position += HEADER_BYTES + len(body)
         if self._recycled:
             buffers.append(_END_MARK)

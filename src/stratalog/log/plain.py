@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from stratalog.format.frame import body_checksum
 from stratalog.log.group import PlainEntry
 from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.log.topic import SYNCED, TopicLog
+
+_new = object.__new__
 
 
 def append_body(log: TopicLog, body: bytes, count: int) -> tuple[int, int]:
@@ -12,7 +15,12 @@ def append_body(log: TopicLog, body: bytes, count: int) -> tuple[int, int]:
 
     Not for ephemeral topics, whose records need room first, nor for compressed ones.
     """
-    entry = PlainEntry(log, body, count)
+    entry = _new(PlainEntry)
+    entry.topic = log
+    entry.topic_id = log.id
+    entry.body = body
+    entry.count = count
+    entry.body_checksum = body_checksum(body)
     shard = log.shard
     for _ in log.take_lock:
         try:

@@ -251,6 +251,10 @@ class Shard:
         return group
 
     def _encode(self, group: Group) -> None:
+        if is_plain_run(group.entries):
+            group.encoded = group.entries  # type: ignore[assignment]  # a list of entries it is
+            group.is_plain = True
+            return
         encoded: list[Entry] = []
         for entry in group.entries:
             if not isinstance(entry, Entry):
@@ -265,7 +269,7 @@ class Shard:
         files = self.files
         while (start := group.published) < len(group.encoded):
             if group.written == start:
-                run = self._run(group.encoded, start)
+                run = self._run(group, start)
                 written = start + len(run)
                 position = end = files.position
                 synced = files.synced
@@ -281,10 +285,13 @@ class Shard:
             self._publish(group, start)
             group.published = group.written
 
-    def _run(self, encoded: list[Entry], start: int) -> list[Entry]:
+    def _run(self, group: Group, start: int) -> list[Entry]:
         """Entries from `start` on that go to the same place: into one file, or into memory."""
+        encoded = group.encoded
         in_memory = encoded[start].is_in_memory
         end = len(encoded) if in_memory else start + self.files.fit(encoded, start)
+        if group.is_plain:
+            return encoded[start:end]
         run = []
         for entry in encoded[start:end]:
             if entry.is_in_memory != in_memory:
@@ -295,8 +302,9 @@ class Shard:
     def _publish(self, group: Group, start: int) -> None:
         position = group.position
         entries = group.encoded[start : group.written]
-        if len(entries) > 1 and is_plain_run(entries):
+        if group.is_plain:
             topic, last = entries[0].topic, entries[-1]
+            assert topic is not None
             topic.index.extend(entries, self.files.number, position)
             topic.advance(last.base_offset + last.count)
             return

@@ -1,7 +1,7 @@
 """From offsets to verified batches: the way out, from segments and from the log.
 
 Every frame is verified when it is read, header and body. Neighbouring frames of the log are read
-at once, about a megabyte at a time, and parsed in place.
+at once, about two megabytes at a time, and parsed in place.
 
 A reader holds no lock. What it is about to read may be moved meanwhile, from the log to a segment,
 from there to the cold store, or be evicted: it then looks again where the offset is now.
@@ -26,7 +26,7 @@ from stratalog.model import Gap, Record
 from stratalog.segments.history import History
 from stratalog.segments.segment import Segment, Slice
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 2 << 20
 
 # Runs of plain frames smaller than this on average are merged: the copy takes a tenth of the time
 # of handling each by itself. Larger ones are better left where they are.
@@ -332,7 +332,7 @@ def offsets_between(chosen: BitMap64, start: int, end: int) -> npt.NDArray[np.in
 
 
 def _run(index: FrameIndex, number: int, frames: int, end: int) -> list[FramePlace]:
-    """Frames side by side in one file, without a hole, up to about a megabyte."""
+    """Frames side by side in one file, without a hole, up to about two megabytes."""
     place = index.place(number)
     run = [place]
     total = place.length

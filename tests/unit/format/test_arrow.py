@@ -140,7 +140,11 @@ def test_batches_of_one_read_are_what_each_is_by_itself(
     another: list[Part] = [*whole, *((batch, 0, 2) for batch in _one_read(names))]
     for parts in (whole, inner, halves, another):
         made = list(to_arrow_batches(iter(parts), wanted))
-        assert made == [to_arrow(batch, wanted, first, end) for batch, first, end in parts]
+        each = [to_arrow(batch, wanted, first, end) for batch, first, end in parts]
+        if "value" in wanted.names or not wanted.names:
+            assert made == each
+        else:  # nothing of these columns has a place in a body: several parts may be one
+            assert pa.Table.from_batches(made) == pa.Table.from_batches(each)
         for data in made:
             data.validate(full=True)
             assert data.schema == wanted

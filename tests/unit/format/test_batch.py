@@ -492,6 +492,23 @@ def test_damaged_short_timestamps_and_ends_are_refused(place: int, value: int) -
         Batch.parse(header, damaged)
 
 
+@pytest.mark.parametrize("kind", [bytes, memoryview])
+@pytest.mark.parametrize("count", [5, 20_000])
+def test_ends_are_looked_at_in_every_batch(kind: Any, count: int) -> None:
+    """Those of the batch before are known to rise, whatever their number; others are not."""
+    values = [b"abc"] * count
+    for header, body in (
+        (_header(0, encode_values(values) or b"", count), encode_values(values) or b""),
+        _stamped(list(range(count)), values),
+    ):
+        at = body.index(struct.pack("<iii", 0, 3, 6)) + 8
+        falling = body[:at] + struct.pack("<i", 2) + body[at + 4 :]
+        for _ in range(2):
+            assert Batch.parse(header, kind(body)).values() == values
+            with pytest.raises(CorruptionError, match="do not rise"):
+                Batch.parse(header, kind(falling))
+
+
 def test_one_record_with_columns_reads_as_among_others() -> None:
     """Also one without a value."""
     records = [Record(b"a", key=b"k"), Record(None), Record(b"c", tag="t")]
