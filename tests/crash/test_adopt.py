@@ -32,7 +32,7 @@ def _publish(disk: FakeDisk, batch: int) -> None:
         staged = StageWriter(disk, ROOT)
         staged.write(pa.table({"value": pa.array(_values(batch, topic), pa.binary())}))
         if topic == "large":
-            staged.sync()  # as Spark's sink does while it writes
+            staged.begin_sync()()  # as Spark's sink does while it writes
         segment = staged.finish()
         assert segment is not None
         parts.append(append_part(topic, [segment]))

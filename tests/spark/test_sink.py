@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -351,11 +351,20 @@ def test_what_is_written_is_synced_meanwhile(path: Path, monkeypatch: pytest.Mon
     """Every so many bytes, and never the same ones twice."""
     monkeypatch.setattr(sink, "_SYNC_BYTES", 1 << 20)
     synced: list[int] = []
-    monkeypatch.setattr(StageWriter, "sync", lambda writer: synced.append(writer.bytes))
+    begin = StageWriter.begin_sync
+
+    def begin_sync(writer: StageWriter) -> Callable[[], None]:
+        synced.append(writer.unsynced)
+        sync = begin(writer)
+        assert writer.unsynced == 0
+        return sync
+
+    monkeypatch.setattr(StageWriter, "begin_sync", begin_sync)
     writer = batch_writer(VALUE, {"path": str(path), "topic": "a"}, False)
     batch = pa.record_batch({"value": pa.array([bytes(1 << 19)] * 2)})
     message = writer.write(iter([batch] * 4))
     assert len(synced) == 4
+    assert all(1 << 20 <= length < 1.1 * (1 << 20) for length in synced)
     writer.commit([message])
     assert len(values(path, "a")) == 8
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,8 +60,7 @@ class StageWriter:
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
         self._writer = _writer(fs, root, 0, 0)
-        self.synced = 0
-        """Bytes that `sync` was called for; kept by whoever calls it."""
+        self._begun = 0
 
     @property
     def bytes(self) -> int:
@@ -101,13 +100,19 @@ class StageWriter:
         )
         self._base += columns.count
 
-    def sync(self) -> None:
-        """Have what is written on the disk, while others go on: little is left for `finish`.
+    @property
+    def unsynced(self) -> int:
+        """Bytes of them that no sync was begun for."""
+        return self.bytes - self._begun
 
-        May be called by another thread. What it raises must not be passed over: the system tells
-        of a failed write once.
+    def begin_sync(self) -> Callable[[], None]:
+        """What has that on the disk, while others go on: little is left for `finish`.
+
+        It may be called by another thread. What it raises must not be passed over: the system
+        tells of a failed write once.
         """
-        self._writer.sync_data()
+        self._begun = self.bytes
+        return self._writer.sync_data
 
     def finish(self) -> StagedSegment | None:
         """Seal the segment, durably; None if there was nothing to stage."""

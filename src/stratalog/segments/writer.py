@@ -180,7 +180,7 @@ def put_in_place(
         end = encode_footer(footer)
         if file.pread(FOOTER_BYTES, size - FOOTER_BYTES) != end:  # else it may have two names now
             file.pwrite([end], size - FOOTER_BYTES)
-        _sync(file, _OWN_FAILED)
+        _sync(file, _PLACED_FAILED)
         fs.promise(file, size)
     finally:
         file.close()
@@ -201,6 +201,9 @@ def put_in_place(
 
 _OWN_FAILED = (
     "Nothing is lost, the log has it all; segments are written again once the store was reopened."
+)
+_PLACED_FAILED = (
+    "Nothing is lost, this file has it all; it gets its place once the store was reopened."
 )
 _STAGED_FAILED = "Nothing of this write is in the store; see to the disk, and write it again."
 

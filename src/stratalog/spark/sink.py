@@ -206,9 +206,8 @@ class _TaskStage:
         writer.write(batch)
         if writer.bytes >= self._bytes_max:
             self._finish(topic)
-        elif writer.bytes - writer.synced >= _SYNC_BYTES:
-            writer.synced = writer.bytes
-            self._syncs.append(self._sealer.submit(writer.sync))
+        elif writer.unsynced >= _SYNC_BYTES:
+            self._syncs.append(self._sealer.submit(writer.begin_sync()))
 
     def _finish(self, topic: str) -> None:
         writer = self._writers.pop(topic)

@@ -11,7 +11,7 @@ from stratalog.errors import SyncFailedError
 from stratalog.format.names import segment_name, topic_path
 from stratalog.format.segment import FOOTER_BYTES, HEADER_BYTES, INDEX_BYTES, State
 from stratalog.segments.pool import SegmentPool
-from stratalog.segments.writer import SegmentWriter, latest
+from stratalog.segments.writer import SegmentWriter, latest, put_in_place
 from stratalog.testing import Crashed, FakeDisk, Fault, FaultFs, MonitorFs
 
 ROOT = "/data"
@@ -141,6 +141,23 @@ def test_a_sync_that_fails_is_said_so() -> None:
     one = writer(faults, ROOT)
     with pytest.raises(SyncFailedError, match=f"{OPEN}: sync failed.*the log has it all"):
         one.sync()
+
+
+def test_a_sync_that_fails_while_a_segment_gets_its_place_is_said_so() -> None:
+    """With the file that has it all, which stays where it was and can be put in place again."""
+    faults = FaultFs(FakeDisk())
+    one = writer(faults, ROOT)
+    one.append(block(0))
+    summary = one.seal(10, NOW)
+    assert one.footer is not None
+    target = topic_path(ROOT, 8)
+    faults.add(Fault(operation="fdatasync", error=errno.EIO))
+    with pytest.raises(SyncFailedError, match=f"{SEG}: sync failed.*this file has it all"):
+        put_in_place(faults, SEG, target, one.footer, summary.bytes)
+    assert faults.listdir(topic_path(ROOT, TOPIC)) == [segment_name(0)]
+    put_in_place(faults, SEG, target, one.footer, summary.bytes)
+    assert faults.listdir(topic_path(ROOT, TOPIC)) == []
+    assert faults.listdir(target) == [segment_name(0)]
 
 
 def test_a_segment_that_cannot_be_synced_is_not_sealed() -> None:
