@@ -41,6 +41,7 @@ from stratalog.errors import (
     WrongTypeError,
 )
 from stratalog.group import Group
+from stratalog.inputs import check_path as _check_path
 from stratalog.model import (
     Delivery,
     Diff,
@@ -85,7 +86,7 @@ def open(
         "durability": durability,
         "shards": shards,
         "memory_bytes": memory_bytes,
-        "cold": None if cold is None else os.fspath(cold),
+        "cold": None if cold is None else _check_path(cold),
         **options,
     }
     return Store(path, StoreOptions.build(given), read_only=read_only)

@@ -14,8 +14,9 @@ from stratalog.batched import Appended, BatchGroup, BatchQueue, BatchTopic
 from stratalog.errors import OptionError, StateError, TooLargeError, UsageError
 from stratalog.format.frame import HEADER_BYTES
 from stratalog.format.names import check_topic_name
-from stratalog.log.crossing import Crossing, holding
+from stratalog.log.crossing import Crossing
 from stratalog.log.group import Group, batch_bytes_max
+from stratalog.log.interrupts import holding
 from stratalog.log.shard import GROUP_BYTES_MAX, Shard
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
 from stratalog.model import Durability
@@ -83,7 +84,7 @@ class Batch:
         self.check()
         found = self._parts.get(("topic", name)) if isinstance(name, str) else None
         if found is None:
-            check_topic_name(name)
+            name = check_topic_name(name)
             topic = None if self._catalog.get(name) is None else self._store.topic(name)
             default = self._store.options.durability
             is_new_one = topic is None and default == Durability.EPHEMERAL

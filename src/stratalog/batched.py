@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stratalog.consuming import delay_ns, split
-from stratalog.errors import OptionError, StateError, WrongTypeError
+from stratalog.errors import OptionError, StateError
 from stratalog.format.columns import encode_values
 from stratalog.format.frame import HEADER_BYTES
-from stratalog.inputs import check_bytes, check_time, columns_of
+from stratalog.inputs import check_bytes, check_time, columns_of, listed
 from stratalog.log.group import records_entry
 from stratalog.model import NO_HEADERS, Delivery, Message, Record
 from stratalog.options import check_range, seconds
@@ -134,9 +134,7 @@ class BatchTopic:
 
     def append_many(self, records: Iterable[Value | Record]) -> Appended:
         """Append records when the batch is committed; `first` and `last` are known then."""
-        if isinstance(records, bytes | bytearray | memoryview | str):
-            raise WrongTypeError("append_many takes a list of records; use append for one")
-        return self.add(list(records))
+        return self.add(listed(records))
 
     def add(self, items: list[Any]) -> Appended:
         """Keep records for later; whatever is wrong with them is told now."""
@@ -156,9 +154,9 @@ class BatchTopic:
     def encode(self, items: list[Any]) -> Records:
         """These records of it as a frame, and what makes it again if time has moved on."""
         log = self.topic.log
-        body = encode_values(items)
-        if body is not None:
-            return Records(log, [records_entry(log, 0, body, len(items))], None)
+        encoded = encode_values(items)
+        if encoded is not None:
+            return Records(log, [records_entry(log, 0, *encoded)], None)
         return Records(log, *self.topic.encode_records(items))
 
     # --- deduplication: the queue's lock for it is held -----------------------------------

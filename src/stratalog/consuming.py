@@ -48,16 +48,7 @@ def check_consumer(name: Any) -> str:
     if not isinstance(name, str):
         raise WrongTypeError(f"a consumer is named by text, not {type(name).__name__}: {name!r}")
     check_text("consumer", name)
-    return name or "consumer"
-
-
-def check_timeout(timeout: Any) -> float | None:
-    """Seconds to wait, None for ever."""
-    if timeout is None:
-        return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
-        raise OptionError(f"timeout={timeout!r} must be 0 or more seconds, or None")
-    return float(timeout)
+    return str.__str__(name) or "consumer"
 
 
 def lease_ns(engine: Engine, lease: Any) -> int:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from stratalog.consuming import (
     Place,
     check_consumer,
-    check_timeout,
     delay_ns,
     find_place,
     lease_ns,
@@ -17,7 +16,7 @@ from stratalog.consuming import (
 )
 from stratalog.errors import OptionError, UnknownGroupError
 from stratalog.format.groups import Description
-from stratalog.inputs import check_text
+from stratalog.inputs import check_text, check_timeout
 from stratalog.log.topic import TopicLog
 from stratalog.memory import MemoryBudget
 from stratalog.model import Delivery, Lease
@@ -324,6 +323,7 @@ def open_group(
     """The group of that name; a writer makes it if there is none."""
     if not check_text("group name", name):
         raise OptionError("a group name is empty: give it at least one character")
+    name = str.__str__(name)
     if mode is not None and mode not in MODES:
         raise OptionError(f"mode={mode!r} is not known: use one of {', '.join(MODES)}")
     groups = log.groups

@@ -6,6 +6,7 @@ group cannot fail to encode, so that nobody's append fails for somebody else's m
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -53,9 +54,13 @@ def check_headers(headers: Any) -> tuple[Header, ...]:
         )
     pairs = []
     for name, value in headers.items():
-        key, data = check_text("header name", name), check_bytes(f"header {name!r}", value)
-        if key is None or data is None:
+        if not isinstance(name, str):
+            kind = type(name).__name__
+            raise WrongTypeError(f"a header name is text, not {kind}: {name!r}")
+        if value is None:
             raise WrongTypeError(f"header {name!r} is None: headers are text to bytes")
+        key = check_text("header name", name) or b""
+        data = check_bytes(f"header {name!r}", value) or b""
         pairs.append((key, data))
     return tuple(pairs)
 
@@ -81,6 +86,41 @@ def check_time(what: str, value: Any) -> int:
             "nanoseconds as an int"
         )
     return nanoseconds
+
+
+def check_timeout(timeout: Any) -> float | None:
+    """Seconds to wait, None for ever."""
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise OptionError(f"timeout={timeout!r} must be 0 or more seconds, or None")
+    return float(timeout)
+
+
+def check_path(path: Any) -> str:
+    """The place of a directory, as text."""
+    try:
+        place = os.fspath(path)
+    except TypeError:
+        place = None
+    if not isinstance(place, str):
+        raise WrongTypeError(
+            f"a path is text or a pathlib.Path, not {type(path).__name__}: {path!r}"
+        )
+    if "\0" in place:
+        raise OptionError(f"path {place!r} has a zero in it, which no file system takes")
+    return place
+
+
+def listed(records: Iterable[Any]) -> list[Any]:
+    """What `append_many` was given, as a list."""
+    if isinstance(records, bytes | bytearray | memoryview | str):
+        raise WrongTypeError("append_many takes a list of records; use append for one")
+    if not isinstance(records, Iterable):
+        raise WrongTypeError(
+            f"append_many takes a list of records, not {type(records).__name__}: {records!r}"
+        )
+    return list(records)
 
 
 def _datetime_nanoseconds(value: datetime) -> int:

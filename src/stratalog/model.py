@@ -58,6 +58,15 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     operation: int = 0
     """An `Operation`: put, or delete of the key."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: getattr(self, name) for name in self.__struct_fields__}
+        return _record, (fields | {"headers": dict(self.headers)},)
+
+
+def _record(fields: dict[str, Any]) -> Record:
+    """A record out of a pickle, or a copy: the mapping for no headers has neither."""
+    return Record(**fields | {"headers": fields["headers"] or NO_HEADERS})
+
 
 class Priority(enum.IntEnum):
     """Names for three of the 256 priorities; the most urgent is delivered first."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import weakref
 from typing import Protocol
 
-from stratalog.errors import StratalogError
+from stratalog.errors import ClosedError, StratalogError
 
 
 class Opened(Protocol):
@@ -26,6 +27,9 @@ class Opened(Protocol):
     def close(self) -> None:
         """Let the directory go."""
 
+    def forget(self) -> None:
+        """Be closed without doing anything: the directory is another process's."""
+
 
 OPEN: weakref.WeakSet[Opened] = weakref.WeakSet()
 
@@ -36,6 +40,30 @@ def open_writer(path: str) -> Opened | None:
         if store.path == path and not store.is_read_only and not store.is_closed:
             return store
     return None
+
+
+def closed(path: str, pid: int) -> ClosedError:
+    """What a store says that is closed, and was opened by that process."""
+    if os.getpid() == pid:
+        return ClosedError(f"{path} is closed: open it again with stratalog.open()")
+    return ClosedError(
+        f"{path} is written by process {pid}, of which this one is a fork: open it here with "
+        "read_only=True, or open it after the fork"
+    )
+
+
+def _leave_to_parent() -> None:
+    """In a process that was forked: stores that write are the parent's, who goes on with them.
+
+    No lock is taken: whoever held it is not in this process.
+    """
+    for store in list(OPEN):
+        if not store.is_read_only:
+            store.forget()
+            OPEN.discard(store)
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 @atexit.register

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from stratalog.consuming import (
     Place,
     check_consumer,
-    check_timeout,
     delay_ns,
     find_place,
     lease_ns,
@@ -29,6 +28,7 @@ from stratalog.errors import (
     UsageError,
     WrongKindError,
 )
+from stratalog.inputs import check_timeout
 from stratalog.log.group import Group as CommitGroup
 from stratalog.log.topic import TopicLog
 from stratalog.model import Delivery, Durability, Message, Record

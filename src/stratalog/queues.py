@@ -45,7 +45,7 @@ class QueueStore:
         Options that are given again are the queue's from then on. Its durability is for good.
         """
         self._store.check_open()
-        check_topic_name(name)
+        name = check_topic_name(name)
         check_queue_name(name)
         QueueOptions.build(options)
         if self._view is not None:

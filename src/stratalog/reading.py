@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from stratalog.errors import OffsetOutOfRangeError, OptionError
-from stratalog.inputs import check_time
+from stratalog.errors import OffsetOutOfRangeError
+from stratalog.inputs import check_time, check_timeout
 from stratalog.log.topic import TopicLog
 from stratalog.model import Diff, Gap, Record
 from stratalog.options import check_range
@@ -117,9 +117,7 @@ class TopicReading:
 
         `start=None` is from now on; an offset gives everything from there first.
         """
-        if timeout is not None and not timeout >= 0:
-            raise OptionError(f"timeout={timeout!r} must be 0 or more seconds, or None")
-        return self._watch(self.watch_start(start), timeout)
+        return self._watch(self.watch_start(start), check_timeout(timeout))
 
     def watch_start(self, start: int | None) -> int:
         """The offset that a watch begins with."""

@@ -15,27 +15,26 @@ from stratalog.backup import Progress, Source, back_up
 from stratalog.batch import Batch
 from stratalog.clock import Clock, SystemClock
 from stratalog.errors import (
-    ClosedError,
     DamagedError,
     ReadOnlyError,
     StratalogError,
     TopicExistsError,
 )
 from stratalog.format.control import TopicBody
-from stratalog.format.frame import FrameType
 from stratalog.format.names import check_topic_name, lock_path
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import open_cold
 from stratalog.fs.holder import holder
-from stratalog.log.log import Control, Log, topic_body
+from stratalog.inputs import check_path
+from stratalog.log.log import Log
 from stratalog.log.topic import TopicLog
 from stratalog.memory import keep_freed_memory
 from stratalog.model import Durability
-from stratalog.opened import OPEN
+from stratalog.opened import OPEN, closed
 from stratalog.options import StoreOptions, TopicOptions
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.deletes import delete
-from stratalog.projections.identity import read_or_create
+from stratalog.projections.identity import make_directory, read_or_create
 from stratalog.projections.replay import Replay
 from stratalog.queues import QueueStore
 from stratalog.reports import BackupReport, CompactionReport, StoreStats
@@ -65,10 +64,11 @@ class Store(QueueStore):
         clock: Clock | None = None,
         background: bool = True,
     ) -> None:
-        self.is_closed = True  # until all of the below is done
+        self.is_closed = self._has_let_go = True  # until all of the below is done
         keep_freed_memory()
-        self.path = os.path.abspath(os.fspath(path))
+        self.path = os.path.abspath(check_path(path))
         self.options = options
+        self._pid = os.getpid()
         self.clock = SystemClock() if clock is None else clock
         self.is_read_only = read_only
         self._fs = PosixFileSystem() if fs is None else fs
@@ -76,34 +76,46 @@ class Store(QueueStore):
         self._log: Log | None = None
         self._upkeep: Upkeep | None = None
         self._view: View | None = None
+        self._close_lock = threading.Lock()
         self._topics_lock = threading.Lock()
         self._groups_lock = threading.Lock()
         self._handles: dict[str, Topic] = {}
-        if read_only:
-            self._view = View(self._fs, self.path)
-            if options.cold is not None:
-                self._view.replay.pool.cold = open_cold(options.cold, self._fs)
-            self._catalog = self._view.catalog
-            self._replay = self._view.replay
-            self._store_file = self._view.store_file
-            damage = self._view.damage()
-            self.damage = None if damage is None else str(damage)
-        else:
-            self._open_writer(background)
-        self.is_closed = False
-        OPEN.add(self)
+        try:
+            if read_only:
+                self._open_view()
+            else:
+                make_directory(self._fs, self.path)
+                self._lock = self._fs.lock(lock_path(self.path), holder())
+                self._store_file = read_or_create(self._fs, self.path, self.clock.time_ns())
+                self._recover(background)
+            self.is_closed = self._has_let_go = False
+            OPEN.add(self)
+        except BaseException:
+            self._give_up()
+            raise
         if self.damage is not None:
             logger.warning("%s: opened read-only, because its log is damaged", self.path)
 
-    def _open_writer(self, background: bool) -> None:
-        self._fs.makedirs(self.path)
-        self._lock = self._fs.lock(lock_path(self.path), holder())
+    def _open_view(self) -> None:
+        view = self._view = View(self._fs, self.path)
+        if self.options.cold is not None:
+            view.replay.pool.cold = open_cold(self.options.cold, self._fs)
+        self._catalog, self._replay, self._store_file = view.catalog, view.replay, view.store_file
+        damage = view.damage()
+        self.damage = None if damage is None else str(damage)
+
+    def _give_up(self) -> None:
+        """An open that failed: no thread of it goes on beside whoever opens the store next."""
+        self.is_closed = self._has_let_go = True
+        OPEN.discard(self)
         try:
-            self._store_file = read_or_create(self._fs, self.path, self.clock.time_ns())
-            self._recover(background)
-        except BaseException:
-            self._lock.close()
-            raise
+            if self._upkeep is not None:
+                self._upkeep.stop()
+            if self._log is not None:
+                self._log.close()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
 
     def _recover(self, background: bool) -> None:
         """Go on where the last writer stopped, however it stopped."""
@@ -135,11 +147,6 @@ class Store(QueueStore):
         if background:
             self._log.start()
             self._upkeep.start()
-        for torn in self._log.torn:
-            logger.warning(
-                "%s: cut %d unfinished bytes off at position %d: what a crash left of appends "
-                "that were not yet durable", torn.path, torn.bytes, torn.position,
-            )  # fmt: skip
 
     # --- topics --------------------------------------------------------------------------
 
@@ -151,7 +158,7 @@ class Store(QueueStore):
         if handle is not None and not self.is_closed and not handle.is_dropped:
             return handle
         self.check_open()
-        check_topic_name(name)
+        name = check_topic_name(name)
         log = self._catalog.get(name)
         if log is None:
             if self.is_read_only:
@@ -170,7 +177,7 @@ class Store(QueueStore):
     def create_topic(self, name: str, **options: Any) -> Topic:
         """Create a topic with options of its own: see `TopicOptions`."""
         self.check_writable()
-        check_topic_name(name)
+        name = check_topic_name(name)
         return self.handle(name, self.create(name, TopicOptions.build(options), may_exist=False))
 
     def topics(self) -> list[str]:
@@ -242,19 +249,15 @@ class Store(QueueStore):
     def drop_topic(self, name: str) -> None:
         """Remove a topic and its records for good; a new one of that name starts from nothing."""
         self.check_writable()
-        check_topic_name(name)
+        name = check_topic_name(name)
         with self._topics_lock:
             topic = self._catalog.find(name)
             assert self._log is not None
-            # Forgotten in one with the commit: no snapshot behind the frame may have the topic.
-            drop = Control(
-                topic, FrameType.DROP, 0, topic_body(topic), lambda: self._catalog.remove(topic)
+            self._log.write_drop(
+                topic,
+                lambda: self._catalog.remove(topic),
+                lambda: topic.id not in self._replay.topics,
             )
-            try:
-                self._log.write([drop])
-            except BaseException:
-                topic.is_dropped = topic.id not in self._replay.topics  # Ctrl-C may come late
-                raise
             self._handles.pop(name, None)
         topic.is_plain = False
         topic.memory.detach()
@@ -275,7 +278,7 @@ class Store(QueueStore):
             self._fs, self.path, self._store_file, self._log, self._replay, self._catalog, upkeep,
             self.clock, self.options.disk_reserve_bytes,
         )  # fmt: skip
-        return back_up(source, os.fspath(path), progress)
+        return back_up(source, check_path(path), progress)
 
     def _upkept(self) -> Upkeep:
         self.check_writable()
@@ -294,18 +297,21 @@ class Store(QueueStore):
 
     def close(self) -> None:
         """Write and sync everything, then let the directory go; closing twice is fine."""
-        with self._topics_lock:
-            if self.is_closed:
+        with self._close_lock:
+            if self._has_let_go:
                 return
-            self.is_closed = True
-        OPEN.discard(self)
+            with self._topics_lock:
+                self.is_closed = True
+            self._close()
+
+    def _close(self) -> None:
         try:
             if self._upkeep is not None:
                 self._upkeep.stop()
-            if self._log is not None:
+            if self._log is not None and not self._log.is_closed:
                 self._log.finish(self._catalog.topics())
-            if self._upkeep is not None:
-                self._upkeep.finish()
+                if self._upkeep is not None:
+                    self._upkeep.finish()
         finally:
             if self._log is not None:
                 self._log.close()
@@ -316,6 +322,16 @@ class Store(QueueStore):
             self._replay.pool.close()
             if self._lock is not None:
                 self._lock.close()
+            OPEN.discard(self)
+            self._has_let_go = True  # only now: if Ctrl-C came before, closing again goes on
+
+    def forget(self) -> None:
+        """Be closed in a forked process: the directory and what is in it are the parent's."""
+        self.is_closed = self._has_let_go = True
+        for topic in self._catalog.topics():
+            topic.is_plain = False
+        if self._lock is not None:
+            self._lock.close()  # the parent's is the same lock, and stays
 
     def __enter__(self) -> Self:
         return self
@@ -381,4 +397,4 @@ class Store(QueueStore):
     def check_open(self) -> None:
         """Raise if the store was closed."""
         if self.is_closed:
-            raise ClosedError(f"{self.path} is closed: open it again with stratalog.open()")
+            raise closed(self.path, self._pid)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from stratalog.errors import OptionError, TooLargeError, WrongTypeError
+from stratalog.errors import OptionError, TooLargeError
 from stratalog.format.columns import encode_columns, encode_values
-from stratalog.inputs import check_bytes, check_time, columns_of, record_extras, rising
+from stratalog.inputs import check_bytes, check_time, columns_of, listed, record_extras, rising
 from stratalog.log.group import AppendFuture, Entry, Group, check_batch, records_entry
 from stratalog.log.plain import append_body
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
@@ -230,10 +230,10 @@ class Topic(TopicReading):
             or not log.is_plain or log.codec
         ):  # fmt: skip
             return log.append_entries(*self._encode_many(records, durability))
-        body = encode_values(records)
-        if body is not None and len(body) <= log.plain_bytes_max:
-            return append_body(log, body, len(records))
-        entries, remake = self.encode_records(records)
+        encoded = encode_values(records)
+        if encoded is not None and len(encoded[0]) <= log.plain_bytes_max:
+            return append_body(log, *encoded)
+        entries, remake = self.encode_records(list(records))
         return log.append_entries(entries, log.rank, remake)
 
     def enter_many(
@@ -249,18 +249,14 @@ class Topic(TopicReading):
         log = self._log
         if not log.is_plain:
             self._store.check_writable()
-        items: Any = records
-        if type(records) is not list:
-            if isinstance(records, bytes | bytearray | memoryview | str):
-                raise WrongTypeError("append_many takes a list of records; use append for one")
-            items = list(records)
+        items = records if type(records) is list else listed(records)
         if not items:
             raise OptionError("append_many needs at least one record")
-        body = encode_values(items)
+        encoded = encode_values(items)
         rank = log.rank if durability is None else self.rank(durability)
-        if body is not None and len(body) <= log.plain_bytes_max:
-            return [records_entry(log, 0, body, len(items))], rank, None
-        entries, remake = self.encode_records(items)
+        if encoded is not None and len(encoded[0]) <= log.plain_bytes_max:
+            return [records_entry(log, 0, *encoded)], rank, None
+        entries, remake = self.encode_records(list(items))
         return entries, rank, remake
 
     def encode_records(

@@ -49,13 +49,25 @@ class View:
         self.replay.pool.close()
 
     def damage(self) -> DamagedError | None:
-        """What is damaged. Looked at again and again: a writer may have removed what was listed."""
+        """What is damaged. Looked at again and again: a writer may have removed what was listed.
+
+        It says so in the log first: what is said by the time a look is over explains what it saw.
+        """
         for look in range(_LOOKS_MAX):
-            if self.replay.damage() is None:
+            if self._heard() is None:
                 break
             time.sleep(_LOOK_SECONDS * look)
             self.replay.doubt()
             self.refresh()
+        return self._heard()
+
+    def _heard(self) -> DamagedError | None:
+        """What is damaged, by all that the log says by now; it is asked only if something is."""
+        if self.replay.damage() is None:
+            return None
+        with self._lock:
+            self.replay.listen()
+            self.catalog.refresh()
         return self.replay.damage()
 
     def wait(self, topic: TopicLog, offset: int, timeout: float | None) -> bool:

@@ -71,10 +71,16 @@ def test_appending_to_a_damaged_store_is_state(store: Path) -> None:
     assert _run("read", store, "orders", "--limit", 1, "--values").stdout == "first-value\n"
 
 
-def test_a_file_in_the_way_is_storage(tmp_path: Path) -> None:
-    """What the operating system refuses ends with 5, without a traceback."""
+def test_a_file_in_the_way_is_usage(tmp_path: Path) -> None:
+    """A store is a directory."""
     (tmp_path / "file").write_text("x")
-    _assert_one_line(_run("append", tmp_path / "file", "orders", "x"), 5)
+    _assert_one_line(_run("append", tmp_path / "file", "orders", "x"), 2)
+    _assert_one_line(_run("append", tmp_path / "file" / "store", "orders", "x"), 2)
+
+
+def test_what_the_system_refuses_is_storage() -> None:
+    """It ends with 5, without a traceback."""
+    _assert_one_line(_run("append", "/proc/store", "orders", "x"), 5)
 
 
 def test_bytes_that_are_not_ours_are_format(store: Path) -> None:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from stratalog.aio.consuming import poll
 from stratalog.aio.runner import Runner
-from stratalog.consuming import Place, check_consumer, check_timeout, lease_ns
+from stratalog.consuming import Place, check_consumer, lease_ns
+from stratalog.inputs import check_timeout
 from stratalog.model import Delivery
 from stratalog.options import check_range
 from stratalog.reports import GroupStats

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from stratalog.aio.consuming import poll, settled
 from stratalog.aio.runner import Runner
-from stratalog.consuming import Place, check_consumer, check_timeout, lease_ns
+from stratalog.consuming import Place, check_consumer, lease_ns
 from stratalog.errors import LeaseLostError, QueueEmptyError
+from stratalog.inputs import check_timeout
 from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.log.topic import SYNCED
 from stratalog.model import Delivery, Durability, Message, Put, Record

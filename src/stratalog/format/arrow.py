@@ -47,7 +47,7 @@ _SPAN_MAX = (1 << 32) - 1  # what an offset in a batch can be behind its first
 
 def schema(columns: Sequence[str] | None = None) -> pa.Schema:
     """The Arrow schema of the chosen columns; unknown names are errors."""
-    if isinstance(columns, str):
+    if isinstance(columns, str) or not isinstance(columns, Iterable | None):
         raise WrongTypeError(f"columns={columns!r} must be a list of names")
     names = DEFAULT_COLUMNS if columns is None else tuple(columns)
     check_known("column", names, TYPES)

@@ -121,26 +121,28 @@ def encode_columns(columns: Columns) -> tuple[int, bytes]:
     return flags, b"".join(parts)
 
 
-def encode_values(values: Sequence[bytes]) -> bytes | None:
-    """The body of a batch that has values alone; None when they are not all plain bytes.
+def encode_values(values: Sequence[bytes]) -> tuple[bytes, int] | None:
+    """The body of a batch that has values alone, and their number; None if not all are plain bytes.
 
     The common case of `append_many`, with no look at a single record: `map(len)` and one join.
     """
-    count = len(values)
+    # Once and for all: another thread may change the list meanwhile.
+    parts = [b"", *values, b""]
+    count = len(parts) - 2
     try:
-        lengths = list(map(len, values))
-        length = lengths[0]
-        if lengths.count(length) == count <= _UNIFORM_COUNT_MAX:
-            ends, padding, body_length = _uniform_ends(count, length)
+        lengths = list(map(len, parts))
+        length = lengths[1]
+        if length and lengths.count(length) == count <= _UNIFORM_COUNT_MAX:
+            parts[0], parts[-1], body_length = _uniform_ends(count, length)
         else:
-            ends, total = _ends(lengths)
-            padding = _PADDING[-total & 7]
-            body_length = len(ends) + total + len(padding)
-        body = b"".join([ends, *values, padding])
+            parts[0], total = _ends(lengths[1:-1])
+            parts[-1] = _PADDING[-total & 7]
+            body_length = len(parts[0]) + total + len(parts[-1])
+        body = b"".join(parts)
     except TypeError:
         return None
     # A memoryview's len counts items: the caller must take such values one by one.
-    return body if len(body) == body_length else None
+    return (body, count) if len(body) == body_length else None
 
 
 def add_timestamps(parts: list[bytes], stamps: npt.NDArray[np.int64]) -> int:

@@ -159,7 +159,7 @@ def parse_numbered(name: str, suffix: str = ".log") -> int | None:
 
 
 def check_topic_name(name: object) -> str:
-    """Any printable text up to 255 bytes."""
+    """Any printable text up to 255 bytes; of a class of its own, the text alone."""
     if not isinstance(name, str):
         raise WrongTypeError(f"a topic name is text, not {type(name).__name__}: {name!r}")
     if not name:
@@ -171,4 +171,4 @@ def check_topic_name(name: object) -> str:
             f"topic name of {len(name.encode())} bytes is too long: the limit is "
             f"{TOPIC_NAME_BYTES_MAX} (it starts {name[:40]!r})"
         )
-    return name
+    return str.__str__(name)

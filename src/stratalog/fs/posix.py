@@ -27,8 +27,9 @@ _ZEROS = bytes(1 << 20)
 class PosixFile:
     """A file descriptor with explicit positions."""
 
+    _fd = -1  # so that __del__ works when the open below raises
+
     def __init__(self, path: str, mode: Literal["read", "write", "create"]) -> None:
-        self._fd = -1  # so that __del__ works when the open below raises
         self._fd = os.open(path, _FLAGS[mode] | os.O_CLOEXEC, 0o644)
         self.path = path
 
@@ -89,13 +90,15 @@ class PosixFile:
 class PosixLock:
     """An flock: it ends with the process, however that dies."""
 
+    _fd = -1
+
     def __init__(self, path: str, holder: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             other = os.pread(self._fd, 4096, 0).decode("utf-8", "replace").strip()
-            os.close(self._fd)
+            self.close()
             raise LockedError(
                 f"{os.path.dirname(path)} is open in another writer: {other or 'unknown holder'}. "
                 "Close that store first, or open this one with read_only=True to read beside it."
@@ -112,6 +115,10 @@ class PosixLock:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def __del__(self) -> None:
+        # Ctrl-C may come before whoever took it has hold of it.
+        self.close()
 
 
 class PosixFileSystem:

@@ -29,8 +29,9 @@ from typing import TypeVar
 
 from stratalog.errors import StratalogError, SyncFailedError
 from stratalog.log.group import Group
+from stratalog.log.interrupts import holding, insist
 from stratalog.log.joint import Joint
-from stratalog.log.shard import GROUP_BYTES_MAX, Shard, again, insist
+from stratalog.log.shard import GROUP_BYTES_MAX, Shard, again
 from stratalog.log.topic import SYNCED, TopicLog
 
 _T = TypeVar("_T")
@@ -192,13 +193,11 @@ class _Crossing:
         for entry in self._group.entries:
             if isinstance(entry, Joint) and entry.on_fail is not None:
                 entry.on_fail()
-        for shard in self._shards:
-            shard.fail_behind(error, [topic for topic in self._topics if topic.shard is shard])
-
-
-def holding(locks: Sequence[threading.Lock], action: Callable[[], _T]) -> _T:
-    """Do something with all of the locks held. No Ctrl-C comes between one and its release."""
-    if not locks:
-        return action()
-    with locks[0]:
-        return holding(locks[1:], action)
+        try:
+            self._drain()  # what was accepted before is written all the same, if that is possible
+        finally:
+            for shard, group in self._closed:
+                if not group.done:
+                    shard.fail(group, error)
+            for shard in self._shards:
+                shard.fail_behind(error, [topic for topic in self._topics if topic.shard is shard])

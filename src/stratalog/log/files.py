@@ -107,13 +107,15 @@ class LogFiles:
     def fit(self, entries: Sequence[Entry], start: int) -> int:
         """How many entries from `start` on fit into the active file, at least one.
 
-        Rotates when the first does not fit.
+        Rotates when not all of them do and the next file has room for all: a group that is in one
+        file is there as a whole or not at all, whatever fails. Also when the first does not fit.
         """
-        room = self._options.log_file_bytes - self.position
-        if HEADER_BYTES + len(entries[start].body) > room and self.position:
-            self.rotate()
-            room = self._options.log_file_bytes
         ends = list(accumulate([HEADER_BYTES + len(entry.body) for entry in entries[start:]]))
+        whole = self._options.log_file_bytes
+        room = whole - self.position
+        if self.position and (ends[0] > room or room < ends[-1] <= whole):
+            self.rotate()
+            room = whole
         return max(bisect_right(ends, room), 1)
 
     def write(self, entries: Sequence[Entry], *, sync: bool) -> int:
@@ -204,16 +206,22 @@ class LogFiles:
             if recycled:
                 self._fs.rename(free_file_path(self.directory, self._spare.pop()), path)
             file = self._open_or_create(path)
-            self._fs.sync_dir(self.directory)
         except OSError as error:
             raise self._failed("new log file", error) from error
+        try:
+            self._fs.sync_dir(self.directory)
+            prepared = file.size()
+        except OSError as error:
+            # Whatever it is, a full disk too: the file is there, and its name says that the one
+            # before ends here. Were that one written to again, they would not fit together.
+            raise self._broken("new log file", error) from error
         with self._fill_lock:
             self.file = file
             self._number(first_lsn)
             self.first_lsn = first_lsn
             self.position = self.synced = 0
             self._recycled = recycled
-            self._prepared = file.size()
+            self._prepared = prepared
 
     def _number(self, first_lsn: int) -> None:
         self.number = self._reader.number(self.directory, first_lsn)
@@ -281,7 +289,11 @@ class LogFiles:
 
     def _room(self) -> int:
         """Bytes that may still be taken from the disk."""
-        return self._fs.free_bytes(self.directory) - self._options.disk_reserve_bytes
+        try:
+            free = self._fs.free_bytes(self.directory)
+        except OSError as error:
+            raise self._broken("look for free space", error) from error
+        return free - self._options.disk_reserve_bytes
 
     def _sync_file(self) -> None:
         self.syncs += 1
@@ -289,13 +301,16 @@ class LogFiles:
 
     def _failed(self, what: str, error: OSError) -> DiskFullError | SyncFailedError:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            return SyncFailedError(
-                f"{self.directory}: {what} failed: {error}. Nothing of this append was "
-                "acknowledged; the shard takes no more until the store is reopened."
-            )
+            return self._broken(what, error)
         return DiskFullError(
             f"{self.directory}: the disk is full ({error}). Nothing of this append was kept; "
             "free some space and append again."
+        )
+
+    def _broken(self, what: str, error: OSError) -> SyncFailedError:
+        return SyncFailedError(
+            f"{self.directory}: {what} failed: {error}. Nothing of this append was "
+            "acknowledged; the shard takes no more until the store is reopened."
         )
 
     def cut(self) -> None:

@@ -6,6 +6,8 @@ frames are in several shards is put in order by offset.
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -32,6 +34,8 @@ from stratalog.memory import MemoryBudget
 from stratalog.options import StoreOptions
 
 _T = TypeVar("_T")
+
+logger = logging.getLogger("stratalog")
 
 
 class Control(NamedTuple):
@@ -64,6 +68,8 @@ class Log:
         self._tick_lock = threading.Lock()
         self._synced_at = clock.monotonic()
         self.budget = MemoryBudget(options.memory_bytes)
+        self.is_closed = False
+        self._refusal = ClosedError("the store is closed: open it again with stratalog.open()")
         self.torn: list[TornTail] = []
         self.shards: list[Shard] = []
         self.ended: dict[int, int] = {}
@@ -98,6 +104,11 @@ class Log:
             else:
                 self.ended[number] = files.lsn
                 files.close(trim=True)
+        for torn in self.torn:
+            logger.warning(
+                "%s: cut %d unfinished bytes off at position %d: what a crash left of appends "
+                "that were not yet durable", torn.path, torn.bytes, torn.position,
+            )  # fmt: skip
 
     def attach(self, topic: TopicLog) -> None:
         """Give a topic its shard: by a stable hash of its id, so that a topic has one at a time."""
@@ -117,6 +128,23 @@ class Log:
             add(topic)
 
         self.write([Control(topic, FrameType.TOPIC, version, topic_body(topic), done)])
+
+    def write_drop(
+        self, topic: TopicLog, remove: Callable[[], None], is_removed: Callable[[], bool]
+    ) -> None:
+        """Drop a topic, durably, and remove it from those that are known.
+
+        In one with the commit: no snapshot behind the frame may have the topic.
+        """
+        try:
+            self.write([Control(topic, FrameType.DROP, 0, topic_body(topic), remove)])
+        except BaseException:
+            # Ctrl-C may leave the frame in the open group: what becomes of it comes first, or a
+            # record would be acknowledged in a topic that is about to go.
+            with contextlib.suppress(StratalogError):
+                topic.shard.sync()
+            topic.is_dropped = is_removed()
+            raise
 
     def write(self, controls: Sequence[Control]) -> None:
         """Put control frames into the log, durably, and make them state, in log order."""
@@ -210,11 +238,11 @@ class Log:
         self.sync()
 
     def close(self) -> None:
-        """Accept nothing more, and let the files go."""
+        """Accept nothing more, write what was, and let the files go; may be repeated."""
+        self.is_closed = True
         self._ticker.stop()
-        refusal = ClosedError("the store is closed: open it again with stratalog.open()")
         for shard in self.shards:
-            shard.close(refusal)
+            shard.close(self._refusal)
 
     def _each(self, action: Callable[[_T], None], items: Iterable[_T]) -> None:
         """Do it to all of them, even if one fails; then raise the first failure."""

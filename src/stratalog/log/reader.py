@@ -38,11 +38,16 @@ class LogReader:
         number = self._numbers.get((path, seed))
         if number is None:
             with self._lock:
-                number = self._numbers.setdefault((path, seed), len(self._paths))
-                if number == len(self._paths):
+                number = self._numbers.get((path, seed))
+                if number is None:
+                    # The number is told last: what Ctrl-C left of an attempt before is cut off.
+                    number = len(self._numbers)
+                    for items in (self._seeds, self._origins, self._paths):
+                        del items[number:]
                     self._seeds.append(seed)
                     self._origins.append((directory, first_lsn, is_inner))
                     self._paths.append(path)
+                    self._numbers[path, seed] = number
         return number
 
     def path(self, number: int) -> str:

@@ -116,6 +116,8 @@ class ShardScanner:
         """Where the next frame is to be read."""
         self.damages: list[Damage] = []
         self._seen_whole = False
+        self._newest: tuple[int, FrameHeader] | None = None
+        """The frame of this file that was read last, and its place."""
 
     def advance(self, apply: Apply) -> None:
         """Hand every frame that was not seen yet to `apply`."""
@@ -127,18 +129,28 @@ class ShardScanner:
             self.damages.append(Damage(self.directory, 0, 0, reason))
         elif self._file is not None and self.first_lsn not in lsns:
             raise ReleasedError(self._file.path)
+        if self._newest is not None and not self._is_there(*self._newest):
+            raise ReleasedError(log_file_path(self.directory, self.first_lsn))
         for lsn in lsns:
             if lsn > self.first_lsn:
                 self._leave(apply, lsn)
-                self._file = self._fs.open(log_file_path(self.directory, lsn), "read")
-                self.first_lsn, self.position = lsn, 0
+                self._file = self._open(lsn)
+                self.first_lsn, self.position, self._newest = lsn, 0, None
             if lsn == self.first_lsn:
                 self._scan(apply)
         if self._file is not None and not self._seen_whole:
             self._seen_whole = True
             self._find_damage(apply)
-        if self.damages and self._file is not None and self.first_lsn not in self._files():
-            raise ReleasedError(self._file.path)  # what was read was already something else
+        if self._file is not None and self.first_lsn not in self._files():
+            raise ReleasedError(self._file.path)  # what was read may have been something else
+
+    def _is_there(self, position: int, header: FrameHeader) -> bool:
+        """Whether a frame is where it was: a writer takes back what the disk took half of."""
+        assert self._file is not None
+        with contextlib.suppress(FormatError):
+            data = self._file.pread(HEADER_BYTES, position)
+            return decode_header(data, seed=self.first_lsn) == header
+        return False
 
     def _files(self) -> list[int]:
         names = self._fs.listdir(self.directory)
@@ -147,10 +159,10 @@ class ShardScanner:
     def _begin(self, lsns: list[int]) -> None:
         """Open the file that has the place to start from."""
         start = self._start_lsn
-        self.first_lsn = max((lsn for lsn in lsns if lsn <= start), default=lsns[0])
-        self.position = max(start - self.first_lsn, 0)
-        path = log_file_path(self.directory, self.first_lsn)
-        self._file = self._fs.open(path, "read")
+        first = max((lsn for lsn in lsns if lsn <= start), default=lsns[0])
+        self._file = self._open(first)
+        self.first_lsn, self.position = first, max(start - first, 0)
+        path = self._file.path
         if self.first_lsn > start:
             self.damages.append(
                 Damage(path, 0, 0, f"the log files before it, from lsn {start} on, are missing")
@@ -158,6 +170,14 @@ class ShardScanner:
         elif self._file.size() < self.position:
             reason = f"the file ends at {self._file.size()}, but was durable up to {self.position}"
             self.damages.append(Damage(path, self._file.size(), self.position, reason))
+
+    def _open(self, lsn: int) -> File:
+        """A file that was listed; a writer beside us may have given it up since."""
+        path = log_file_path(self.directory, lsn)
+        try:
+            return self._fs.open(path, "read")
+        except FileNotFoundError as error:
+            raise ReleasedError(path) from error
 
     def torn_tail(self) -> TornTail | None:
         """What stands behind the last frame of the newest file, unless it is zeros."""
@@ -184,6 +204,7 @@ class ShardScanner:
                     # Its checksums are right, so no crash tore it: it must not be cut off.
                     self.damages.append(Damage(self._file.path, position, end, str(error)))
                 self.position = end
+                self._newest = position, header
         except UnsupportedVersionError as error:
             raise UnsupportedVersionError(
                 f"{self._file.path} at position {self.position}: {error}"

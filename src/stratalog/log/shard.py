@@ -24,6 +24,7 @@ from stratalog.errors import DiskFullError, PoisonedError, StratalogError, SyncF
 from stratalog.format.frame import HEADER_BYTES
 from stratalog.log.files import LogFiles, sync
 from stratalog.log.group import AppendFuture, Entry, Gathered, Group, Pending, is_plain_run
+from stratalog.log.interrupts import insist
 from stratalog.log.joint import Joint
 
 if TYPE_CHECKING:
@@ -116,11 +117,11 @@ class Shard:
             if leads:
                 with self.commit_lock:
                     if not group.done:  # the group before may have failed and taken it along
-                        self.commit_group(group)
+                        self._lead(group)
             else:
                 group.wait()
         except BaseException:
-            self._abandon(group, me)
+            insist(lambda: self._abandon(group, me))
             raise
 
     def settle(self) -> None:
@@ -170,7 +171,7 @@ class Shard:
         try:
             self.files.sync()
         except SyncFailedError as error:
-            self._fail(Group(), error)
+            self.fail(Group(), error)
             raise
 
     def _sync_behind(self) -> None:
@@ -181,38 +182,56 @@ class Shard:
             sync(mark.file)
         except SyncFailedError as error:
             with self.commit_lock:
-                self._fail(Group(), error)  # the shard tells the next append
+                self.fail(Group(), error)  # the shard tells the next append
             return
         with self.commit_lock:
             self.files.note_synced(mark)
 
     def close(self, refusal: StratalogError) -> None:
-        """Accept nothing more, and let the files go."""
-        with self.commit_lock, self.lock:
-            is_well = self.refusal is None
-            self.refusal = refusal
-            self.close_group()  # whoever begins a batch in the next one is told
-            self.files.close(trim=is_well)
+        """Accept nothing more, write what was accepted since the last sync, let the files go.
 
-    def _abandon(self, group: Group, me: int) -> None:
-        """Ctrl-C while leading: the group is finished all the same, or its followers would wait.
-
-        If it is still open it is left to the ticker; else its commit is gone through once more.
+        May be repeated with the same refusal, if Ctrl-C came in between.
         """
-        if group.done or group.leader != me:
-            return
         with self.commit_lock:
             with self.lock:
-                is_open = group is self.group
-                if is_open:
-                    group.leader = 0
-                    self.relax(group, lazy=False)
-            if not is_open and not group.done:
+                is_well = self.refusal is None or self.refusal is refusal
+                self.refusal = refusal
+                group = self.group
+                group.sync = True
+            if is_well:
+                self.commit_group(group)
+                self.files.sync()
+                is_well = group.error is None
+            with self.lock:
+                self.refusal = refusal
+                self.close_group()  # whoever begins a batch in the next one is told
+                self.files.close(trim=is_well)
+
+    def _lead(self, group: Group) -> None:
+        """Commit a group; the commit lock is held, and not let go of before the outcome is known.
+
+        If Ctrl-C comes again and again: the groups behind it must not be written before it.
+        """
+        try:
+            self.commit_group(group)
+        except BaseException:
+            if not group.done and group is not self.group:
                 try:
                     self.commit_group(group)
                 except BaseException:
-                    self._fail(group, SyncFailedError("a commit was interrupted half-way."))
+                    self.fail(group, SyncFailedError("a commit was interrupted half-way."))
                     raise
+            raise
+
+    def _abandon(self, group: Group, me: int) -> None:
+        """Ctrl-C before the group was closed: leave it to the ticker, or its followers would wait.
+
+        Takes no commit lock: that may take as long as a sync, and be interrupted again.
+        """
+        with self.lock:
+            if group is self.group and group.leader == me:
+                group.leader = 0
+                self.relax(group, lazy=False)
 
     def commit_group(self, group: Group) -> None:
         """Close a group, write it, publish it; the commit lock is held.
@@ -231,7 +250,7 @@ class Shard:
             for step in steps:
                 interrupt = insist(step) or interrupt
         except StratalogError as error:
-            self._fail(group, error)
+            self.fail(group, error)
         if interrupt is not None:
             raise interrupt
 
@@ -327,7 +346,7 @@ class Shard:
         self.committed_entries += len(group.encoded)
         group.finish(None)
 
-    def _fail(self, group: Group, error: StratalogError) -> None:
+    def fail(self, group: Group, error: StratalogError) -> None:
         """Nothing of the group, nor of the one behind it, is in the log."""
         is_clean = False
         if isinstance(error, DiskFullError):
@@ -368,21 +387,6 @@ class Shard:
                     entry.on_fail()
             if group.is_relaxed:
                 self.lost = error
-
-
-def insist(action: Callable[[], None]) -> BaseException | None:
-    """Do something that may be repeated, to its end, even if Ctrl-C comes in between.
-
-    The interrupt is returned, to be raised when everything is in order.
-    """
-    try:
-        action()
-    except Exception:
-        raise
-    except BaseException as interrupt:
-        action()
-        return interrupt
-    return None
 
 
 def again(error: StratalogError) -> StratalogError:

@@ -8,8 +8,11 @@ a sleeping thread and no wake-ups. Errors stay with the shard, which tells the n
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable
+
+logger = logging.getLogger("stratalog")
 
 
 class Ticker:
@@ -52,7 +55,12 @@ class Ticker:
             if self._stop.take(self._flush_interval):
                 return
             self._work.take(0)  # what came while the group gathered is in the group
-            is_left = self._tick()
+            try:
+                is_left = self._tick()
+            # Whatever it is: a thread that ends in silence would leave appends unwritten for ever.
+            except Exception:
+                logger.exception("the background writer failed, and will try again")
+                is_left = True
 
 
 class _Signal:

@@ -29,6 +29,14 @@ def read_store_file(fs: FileSystem, root: str) -> StoreFile:
         file.close()
 
 
+def make_directory(fs: FileSystem, root: str) -> None:
+    """Make the directory of a store, if there is none."""
+    try:
+        fs.makedirs(root)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise NotAStoreError(f"{root} cannot be a store, which is a directory: {error}") from error
+
+
 def read_or_create(fs: FileSystem, root: str, now: int) -> StoreFile:
     """Who the store in this directory is; an empty directory becomes one."""
     names = fs.listdir(root)

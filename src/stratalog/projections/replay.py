@@ -11,7 +11,7 @@ Concurrency: one thread at a time calls `advance`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from stratalog.errors import CorruptionError, DamagedError
@@ -28,6 +28,7 @@ from stratalog.log.reader import LogReader
 from stratalog.log.scan import Damage, ReleasedError, ShardScanner
 from stratalog.log.topic import TopicLog
 from stratalog.projections.groups import Groups
+from stratalog.projections.lost import lost
 from stratalog.projections.router import apply
 from stratalog.projections.snapshot import SnapshotFiles
 from stratalog.projections.writers import Writers
@@ -65,7 +66,7 @@ class Replay:
         self.generation = 0
         """Changes whenever a topic comes or goes."""
         self.problems: dict[int, list[str]] = {}
-        """What is wrong with a topic's segments, by topic."""
+        """What is wrong with a topic's segments, by topic; what is missing is not among it."""
         self.frames = 0
         self.refresh: Callable[[], None] | None = None
         """Has another process' changes taken in, where there is another process."""
@@ -82,6 +83,9 @@ class Replay:
         self.snapshot = self.snapshots.load()
         self.scanners = {}
         self.generation += 1
+        for topic in self.topics.values():  # their frames come again
+            topic.index = FrameIndex()
+            topic.replayed = 0
         if self.snapshot is None:
             return
         catalog = self.snapshot.catalog
@@ -92,11 +96,8 @@ class Replay:
         self.writers.restore(catalog.writers, catalog.once)
         present = {state.id for state in catalog.topics}
         for id in self.topics.keys() - present:
-            if id < catalog.next_topic_id:
+            if id < catalog.next_topic_id:  # else it was made since
                 self.drop(self.topics[id])
-            else:  # made since: its frames come again
-                self.topics[id].index = FrameIndex()
-                self.topics[id].replayed = 0
         for state in catalog.topics:
             self._restore(state)
         self._restore_groups(self.snapshot)
@@ -106,8 +107,6 @@ class Replay:
         body = TopicBody(state.name, state.kind, state.created_at, state.options, state.epoch)
         topic.version = state.version
         topic.define(body)
-        topic.index = FrameIndex()
-        topic.replayed = 0
         # A view may be ahead of the snapshot it starts again from: what went does not come back.
         topic.earliest = max(topic.earliest, state.earliest)
         topic.reservation = max(topic.reservation, state.reservation)
@@ -157,7 +156,7 @@ class Replay:
 
     def doubt(self) -> None:
         """Look at the files of topics with problems again, with the next `advance`."""
-        self._doubted.extend(topic for id, topic in self.topics.items() if self.problems.get(id))
+        self._doubted.extend(topic for topic in self.topics.values() if self._wrong(topic))
 
     def _look_again(self, topic: TopicLog) -> None:
         """A reader misses something: look at the topic's files, also if no frame speaks of it.
@@ -176,6 +175,20 @@ class Replay:
 
     def advance(self) -> None:
         """Take in every frame that was not seen yet, and the segments they speak of."""
+        self._follow()
+        self._look()
+
+    def listen(self) -> None:
+        """Take in frames alone: what they say explains what was seen of files before."""
+        for _ in range(_RESTARTS_MAX):
+            begun = self.snapshot
+            self._follow()
+            if self.snapshot is begun:
+                break
+            self._look()  # it has begun again, and no file was seen since
+
+    def _follow(self) -> None:
+        """Take in every frame that was not seen yet, and put those of a topic in order."""
         for _ in range(_RESTARTS_MAX):
             try:
                 self._scan()
@@ -187,6 +200,12 @@ class Replay:
                 f"{self._root}: the writer gives log files up faster than they can be read here: "
                 "read in smaller steps, or open the store again"
             )
+        while self._unordered:
+            topic = self._unordered.pop()
+            topic.index = topic.index.sorted()
+
+    def _look(self) -> None:
+        """Take in the segments that frames spoke of, or that somebody misses."""
         while self._doubted:
             topic = self._doubted.popleft()
             if not topic.is_dropped:
@@ -206,6 +225,10 @@ class Replay:
                 self.scanners[number] = ShardScanner(self._fs, directory, starts.get(number, 0))
         for scanner in self.scanners.values():
             scanner.advance(self._apply)
+        # A file that was needed is given up, and filled with something else, only behind a
+        # snapshot that was not there yet. Without one, what looks damaged is.
+        if self.damages() and self.snapshots.has_newer():
+            raise ReleasedError(self._root)
 
     def _apply(
         self, directory: str, first_lsn: int, position: int, header: FrameHeader, body: bytes
@@ -323,11 +346,8 @@ class Replay:
         return self._file_number
 
     def _finish(self, topic: TopicLog) -> None:
-        """Put the frames of a topic in order, and let readers see them."""
+        """Let readers see the frames of a topic, and its segments."""
         history = topic.history
-        if topic in self._unordered:
-            topic.index = topic.index.sorted()
-            self._unordered.discard(topic)
         if history.is_stale:
             problems = history.discover(topic.earliest)
             self.problems[topic.id] = problems
@@ -353,29 +373,19 @@ class Replay:
         """Places in the log that were durable once and do not validate now."""
         return [damage for scanner in self.scanners.values() for damage in scanner.damages]
 
-    def lost(self, topic: TopicLog) -> list[tuple[int, int]]:
-        """First and last of the offsets that neither the log nor a repair accounts for."""
-        history = topic.history
-        start = max(topic.earliest, history.checkpointed)
-        holes = topic.index.holes(start)
-        if history.adopted_end > start:
-            newest = topic.index.place(len(topic.index) - 1) if len(topic.index) else None
-            end = start if newest is None else max(start, newest.base_offset + newest.count)
-            if history.adopted_end > end:
-                holes.append((end, history.adopted_end - 1))
-            for segment in history.ahead.segments:
-                holes = list(_without(holes, segment.first, segment.end))
-        return [hole for hole in holes if not history.is_given_up(*hole)]
+    def _wrong(self, topic: TopicLog) -> list[str]:
+        """What is wrong with a topic's segments, and which are missing."""
+        return self.problems.get(topic.id, []) + topic.history.holes(topic.earliest)
 
     def damage(self) -> DamagedError | None:
         """What a write to this directory must be answered with, if anything."""
         found = [str(damage) for damage in self.damages()]
         found += self.snapshots.problems()
         for topic in self.topics.values():
-            found += self.problems.get(topic.id, [])
+            found += self._wrong(topic)
             found += [
                 f"topic {topic.name!r} lacks offsets {first} to {last}"
-                for first, last in self.lost(topic)
+                for first, last in lost(topic)
             ]
             if topic.version < 0:
                 found.append(f"topic {topic.id} lost its name")
@@ -386,12 +396,3 @@ class Replay:
             "everything else can be read, but nothing can be written: restore the damaged file "
             "from a copy, or run `stratalog repair`; with --dry-run it only says what it would do."
         )
-
-
-def _without(ranges: list[tuple[int, int]], first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Ranges, each with its last, without what is between two offsets."""
-    for low, high in ranges:
-        if low < first:
-            yield low, min(high, first - 1)
-        if high >= end:
-            yield max(low, end), high

@@ -71,6 +71,11 @@ class SnapshotFiles:
             newest = newest or snapshot
         return newest
 
+    def has_newer(self) -> bool:
+        """Whether there is one that came after those which were loaded."""
+        known = max([0, *self.good, *self.bad])
+        return max([0, *self._numbers()]) > known
+
     def problems(self) -> list[str]:
         """What is wrong, unless there is a snapshot all the same."""
         return [] if self.good else list(self.bad.values())

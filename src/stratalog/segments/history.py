@@ -45,7 +45,7 @@ class History:
     __slots__ = (
         "adopted_end", "ahead", "chain", "checkpointed", "cold", "compacted_below",
         "consumed_below", "copied", "delete_lock", "deleted", "directory", "evicted_below",
-        "evicted_reason", "examined", "is_stale", "lost", "mark", "pool", "refresh",
+        "evicted_reason", "examined", "is_stale", "looked_to", "lost", "mark", "pool", "refresh",
         "replaced", "tombstone_due", "topic_id", "writer",
     )  # fmt: skip
 
@@ -64,6 +64,8 @@ class History:
         """Those of them that a checkpoint has copied, and whose files may go once it is marked."""
         self.checkpointed = 0
         """The first offset that is not in a segment of the chain."""
+        self.looked_to = 0
+        """What `checkpointed` was when the directory was last looked at."""
         self.mark = Mark(0, 0)
         self.evicted_below = 0
         """Below this, records went without being asked for."""
@@ -180,14 +182,18 @@ class History:
     # --- what the directory says ----------------------------------------------------------
 
     def discover(self, earliest: int) -> list[str]:
-        """Make the chain of the files that are there; returns what is wrong with them."""
+        """Make the chain of the files that are there; returns what is wrong with them.
+
+        What is not there is told by `holes`.
+        """
         for _ in range(_ATTEMPTS_MAX):
             # A writer beside us may rename or remove what was listed before it is looked at.
             with contextlib.suppress(FileNotFoundError):
                 return self._discover(earliest)
-        return self._discover(earliest)
+        # One that moves many files at once: what goes meanwhile counts as gone before.
+        return self._discover(earliest, may_go=True)
 
-    def _discover(self, earliest: int) -> list[str]:
+    def _discover(self, earliest: int, *, may_go: bool = False) -> list[str]:
         self.is_stale = False
         names = self.pool.fs.listdir(self.directory)
         sealed = _numbers(names, ".seg")
@@ -201,6 +207,12 @@ class History:
             except FormatError as error:
                 problems.append(str(error))
                 continue
+            except FileNotFoundError:
+                if not may_go:
+                    raise
+                if first not in self.cold:
+                    continue
+                summary = self.cold[first]
             # One that is inside of the one before it was replaced by that.
             is_covered = bool(found) and summary.end_offset <= found[-1].end
             if summary.end_offset > earliest and not is_covered:
@@ -210,10 +222,12 @@ class History:
         if found:
             self.checkpointed = max(self.checkpointed, found[-1].end)
         if self.mark.position and self.mark.segment in _numbers(names, ".open") - sealed:
-            found += self._open_segment(known, problems)
+            with contextlib.suppress(*((FileNotFoundError,) if may_go else ())):
+                found += self._open_segment(known, problems)
         self.chain = Chain.of(found)
+        self.looked_to = self.checkpointed
         self.leave_behind()
-        return problems + self._holes(earliest) + self._missing_ahead()
+        return problems + self._missing_ahead()
 
     def _missing_ahead(self) -> list[str]:
         """What is wrong with segments ahead; they are forgotten, and what they had is a hole."""
@@ -279,15 +293,20 @@ class History:
         finally:
             file.close()
 
-    def _holes(self, earliest: int) -> list[str]:
+    def holes(self, earliest: int) -> list[str]:
+        """What the directory lacked when it was looked at, and no frame read since accounts for.
+
+        Frames come before the files go. So one who looks, and then reads the log, knows why.
+        """
         holes = []
         end = earliest
-        for segment in self.chain.segments:
-            if segment.first > end:
-                holes.append((end, segment.first - 1))
-            end = max(end, segment.end)
-        if end < self.checkpointed:
-            holes.append((end, self.checkpointed - 1))
+        known = [segment.summary for segment in self.chain.segments] + list(self.cold.values())
+        for first, stop in sorted((one.first_offset, one.end_offset) for one in known):
+            if first > end:
+                holes.append((end, first - 1))
+            end = max(end, stop)
+        if end < self.looked_to:
+            holes.append((end, self.looked_to - 1))
         return [
             f"{self.directory}: no segment holds offsets {first} to {last}"
             for first, last in holes

@@ -48,6 +48,7 @@ from stratalog.format.segment import (
 from stratalog.format.snapshot import GroupSnapshot, decode_snapshot
 from stratalog.format.store import VERSION, decode_store
 from stratalog.fs import File, FileSystem, PosixFileSystem
+from stratalog.inputs import check_path
 from stratalog.log.scan import find_frame, frames
 from stratalog.tools.audit import read_all
 
@@ -59,7 +60,7 @@ _DIRECTORIES = ("snapshots", "log", "topics", "incoming")
 def dump(path: str | os.PathLike[str], *, fs: FileSystem | None = None) -> Iterator[Row]:
     """Everything in a file of a store, or in all of its files."""
     files = PosixFileSystem() if fs is None else fs
-    name = os.path.abspath(os.fspath(path))
+    name = os.path.abspath(check_path(path))
     try:
         names = files.listdir(name)
     except NotADirectoryError:

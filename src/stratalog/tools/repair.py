@@ -37,6 +37,7 @@ from stratalog.format.store import StoreFile, encode_store
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import ColdStore, open_cold
 from stratalog.fs.holder import holder
+from stratalog.inputs import check_path
 from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
@@ -72,7 +73,7 @@ def repair(
     is looked for there before it is given up.
     """
     begin = time.perf_counter()
-    root = os.path.abspath(os.fspath(path))
+    root = os.path.abspath(check_path(path))
     files = PosixFileSystem() if fs is None else fs
     names = files.listdir(root)
     if not is_store(files, root):

@@ -10,6 +10,7 @@ from stratalog.format.segment import State, Summary, decode_summaries
 from stratalog.fs import FileSystem
 from stratalog.log.index import MEMORY
 from stratalog.log.topic import TopicLog
+from stratalog.projections.lost import lost
 from stratalog.projections.replay import Replay
 from stratalog.tools.checks import FrameFound, FramesTask
 from stratalog.tools.report import Problem, Tally
@@ -182,7 +183,7 @@ def audit_topic(
     _find_missing(found, spans)
     log_start = max([topic.history.checkpointed, found.floor, *(end for _, end in spans)])
     found.holes = [
-        (max(first, log_start), last) for first, last in replay.lost(topic) if last >= log_start
+        (max(first, log_start), last) for first, last in lost(topic) if last >= log_start
     ]
     _judge_log(found, plan, frames)
     _look_at_ahead(fs, found, tally)

@@ -20,6 +20,7 @@ from stratalog.format.names import (
 )
 from stratalog.fs import FileSystem, PosixFileSystem
 from stratalog.fs.cold import ColdStore, open_cold
+from stratalog.inputs import check_path
 from stratalog.tools.audit import Audit, audit
 from stratalog.tools.checks import Checker, LocalChecker
 from stratalog.tools.cold import look_at_cold
@@ -48,7 +49,7 @@ def verify(
     Raises `NotAStoreError` if there is no store, and `UnsupportedVersionError` if it is too new.
     """
     begin = time.perf_counter()
-    root = os.path.abspath(os.fspath(path))
+    root = os.path.abspath(check_path(path))
     files = PosixFileSystem() if fs is None else fs
     store = None if cold is None else open_cold(cold, files)
     try:

@@ -39,6 +39,13 @@ def _parse(columns: Columns, start: int = 0) -> Batch:
     return Batch.parse(header, b"?" * start + body, start)
 
 
+def _plain_body(values: list[bytes]) -> bytes:
+    encoded = encode_values(values)
+    assert encoded is not None
+    assert encoded[1] == len(values)
+    return encoded[0]
+
+
 def _expect(records: Sequence[Record]) -> list[Record]:
     """The records as they come back: with offsets, and with the batch's time for want of one."""
     return [
@@ -84,7 +91,7 @@ def test_values_of_one_length_read_back(count: int) -> None:
     values = [b"%07d" % index for index in range(count)]
     flags, body = encode_columns(Columns(values))
     assert flags == 0
-    assert encode_values(values) == body
+    assert encode_values(values) == (body, count)
     assert Batch.parse(_header(0, body, count), body).values() == values
 
 
@@ -93,7 +100,7 @@ def test_values_of_mixed_lengths_read_back(count: int) -> None:
     """Lengths from 0 to 12, in every order."""
     values = [bytes([index % 251]) * (index * 7 % 13) for index in range(count)]
     flags, body = encode_columns(Columns(values))
-    assert encode_values(values) == body
+    assert encode_values(values) == (body, count)
     assert Batch.parse(_header(flags, body, count), body).values() == values
 
 
@@ -102,9 +109,25 @@ def test_values_that_only_sum_up_to_one_length_read_back(swapped: int) -> None:
     """A byte more here and one less there is not taken for equal lengths."""
     values = [bytes(10)] * 100
     values[swapped], values[swapped + 1] = bytes(9), bytes(11)
-    body = encode_values(values)
-    assert body is not None
+    body = _plain_body(values)
     assert Batch.parse(_header(0, body, 100), body).values() == values
+
+
+@pytest.mark.parametrize("values", [[b""] * 5, [b"", b"x", b"yy", b""], [b"x", b""]])
+def test_empty_values_read_back(values: list[bytes]) -> None:
+    """They have a length, too, which is that of nothing else."""
+    body = _plain_body(values)
+    assert Batch.parse(_header(0, body, len(values)), body).values() == values
+
+
+def test_values_are_looked_at_once() -> None:
+    """Another thread may add to the list, or take from it, while it is encoded."""
+
+    class Growing(list[bytes]):
+        def __len__(self) -> int:
+            return 100
+
+    assert encode_values(Growing([b"a", b"b"])) == encode_values([b"a", b"b"])
 
 
 @pytest.mark.parametrize("length", [1, 3, 8, 1000])
@@ -120,7 +143,7 @@ def test_parts_of_equal_values_with_nulls_between_read_back(length: int) -> None
 
 def test_uniform_and_mixed_lengths_are_laid_out_alike() -> None:
     """The shortcut for equal lengths is one only in time."""
-    body = encode_values([b"abc"] * 40)
+    body = _plain_body([b"abc"] * 40)
     ends = np.arange(41, dtype=np.int32) * 3
     assert body == ends.tobytes() + bytes(4) + b"abc" * 40
 
@@ -498,7 +521,7 @@ def test_ends_are_looked_at_in_every_batch(kind: Any, count: int) -> None:
     """Those of the batch before are known to rise, whatever their number; others are not."""
     values = [b"abc"] * count
     for header, body in (
-        (_header(0, encode_values(values) or b"", count), encode_values(values) or b""),
+        (_header(0, _plain_body(values), count), _plain_body(values)),
         _stamped(list(range(count)), values),
     ):
         at = body.index(struct.pack("<iii", 0, 3, 6)) + 8

@@ -1,0 +1,230 @@
+"""Trouble that came to light in reviews: what fails where nobody expects it to."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.crash.model import kill
+
+import stratalog
+from stratalog.errors import ClosedError, DiskFullError, PoisonedError, SyncFailedError
+from stratalog.options import StoreOptions
+from stratalog.store import Store
+from stratalog.testing import FakeDisk, Fault, FaultFs
+
+SMALL: dict[str, Any] = {"log_file_bytes": 4096, "log_chunk_bytes": 4096, "disk_reserve_bytes": 0}
+
+
+@pytest.fixture
+def disk() -> FakeDisk:
+    """Where the store is."""
+    return FakeDisk()
+
+
+def open_store(fs: Any, **options: Any) -> Store:
+    return Store(
+        "/d", StoreOptions.build({"shards": 1, **SMALL, **options}), fs=fs, background=False
+    )
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_new_file_whose_name_cannot_be_synced_poisons_the_shard(
+    disk: FakeDisk, error: int
+) -> None:
+    """A full disk, too: were the old file written to again, the two would not fit together."""
+    faults = FaultFs(disk)
+    store = open_store(faults)
+    topic = store.topic("t")
+    topic.append(b"0" * 3000)
+    faults.add(Fault(operation="sync_dir", error=error))
+    with pytest.raises(SyncFailedError, match="new log file failed"):
+        topic.append(b"1" * 3000)
+    with pytest.raises(PoisonedError):
+        topic.append(b"2" * 100)
+    kill(store)
+    store = open_store(disk.crash(1, damage="keep"))
+    assert store.damage is None
+    assert store.topic("t").read_values() == [b"0" * 3000]
+    store.close()
+
+
+@pytest.mark.parametrize("operation", ["free_bytes", "size"])
+def test_a_disk_that_cannot_be_asked_fails_the_append_alone(disk: FakeDisk, operation: str) -> None:
+    """With an error of ours, that names what could not be done."""
+    faults = FaultFs(disk)
+    store = open_store(faults)
+    topic = store.topic("t")
+    topic.append(b"0" * 3000)
+    faults.add(Fault(operation=operation, error=errno.EIO))
+    with pytest.raises(SyncFailedError, match=r"failed: .*Input/output error"):
+        topic.append(b"1" * 3000)
+    kill(store)
+    store = open_store(disk.crash(1, damage="keep"))
+    assert store.topic("t").read_values() == [b"0" * 3000]
+    store.close()
+
+
+def test_a_batch_over_two_shards_that_fails_early_loses_nothing_of_others(disk: FakeDisk) -> None:
+    """What was waiting in the groups it closes is told to have failed, or is there."""
+    faults = FaultFs(disk)
+    store = open_store(faults, shards=2)
+    topics = {name: store.create_topic(name, durability="disk") for name in "abcdefgh"}
+    first, second = store._log.shards  # type: ignore[union-attr]
+    ours = [name for name, topic in topics.items() if topic.log.shard is first]
+    theirs = [name for name, topic in topics.items() if topic.log.shard is second]
+    other = topics[ours[1]]
+    other.append_many([b"0"])
+    store.sync()
+    for _ in range(2):
+        other.append_many([b"1" * 2500])
+    faults.add(Fault(operation="free_bytes"))
+    batch = store.batch()
+    batch.__enter__()
+    batch.topic(ours[0]).append(b"2")
+    batch.topic(theirs[0]).append(b"2")
+    with pytest.raises(SyncFailedError):
+        batch.__exit__(None, None, None)
+    with pytest.raises((SyncFailedError, PoisonedError)):
+        other.append_many([b"3"], durability="fsync")
+    assert other.read_values()[:1] == [b"0"]
+    kill(store)
+    store = open_store(disk.crash(1, damage="keep"), shards=2)
+    assert store.damage is None
+    assert store.topic(ours[1]).read_values()[:1] == [b"0"]
+    store.close()
+
+
+def test_a_group_that_does_not_fit_into_the_file_is_not_torn_apart(disk: FakeDisk) -> None:
+    """The disk is full behind the first file: nobody who was told so finds his record there."""
+    store = open_store(disk, log_file_bytes=1 << 20)
+    topic = store.topic("t")
+    shard = topic.log.shard
+    while shard.files.position < (1 << 20) - 5000:
+        topic.append(b"f" * 2000)
+    before = topic.next_offset
+    disk.capacity_bytes = sum(map(len, disk.image().values())) + 500
+    outcomes: list[BaseException | None] = []
+
+    def append(value: bytes) -> None:
+        try:
+            topic.append_many([value])
+            outcomes.append(None)
+        except DiskFullError as error:
+            outcomes.append(error)
+
+    with shard.commit_lock:  # somebody else is syncing, and a group gathers
+        threads = [threading.Thread(target=append, args=[bytes([n]) * 1500]) for n in range(3)]
+        for thread in threads:
+            thread.start()
+        while len(shard.group.entries) < 3:
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert None not in outcomes
+    assert len(topic) == topic.next_offset == before
+    kill(store)
+
+
+def test_the_background_thread_survives_what_it_meets(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else appends of class disk would never be written again."""
+    with stratalog.open(
+        tmp_path / "data", shards=1, durability="disk", sync_interval=0.001
+    ) as store:
+        log = store._log
+        assert log is not None
+        tick, times = log._ticker._tick, iter([ZeroDivisionError("once")])
+
+        def fail_once() -> bool:
+            for error in times:
+                raise error
+            return tick()
+
+        log._ticker._tick = fail_once
+        store.topic("t")
+        topic = store.topic("t")
+        topic.append(b"a")
+        deadline = time.monotonic() + 10
+        while topic.log.committed == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    assert "will try again" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_two_interrupts_while_a_commit_waits_hold_nobody_up(tmp_path: Path) -> None:
+    """Whoever led the group leaves it to the others, at once."""
+    store = stratalog.open(tmp_path / "data", shards=1)
+    topic = store.topic("t")
+    topic.append(b"0")
+    shard = topic.log.shard
+    may_end = threading.Event()
+
+    def hold() -> Iterator[None]:
+        with shard.commit_lock:  # stands for a sync that takes long
+            yield
+            may_end.wait(10)
+
+    def sync() -> None:
+        for _ in hold():
+            is_held.set()
+
+    is_held = threading.Event()
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    with ThreadPoolExecutor(2) as executor:
+        holder = executor.submit(sync)
+        is_held.wait(10)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.05, 0.05)
+            try:
+                topic.append(b"1")
+            except KeyboardInterrupt:
+                time.sleep(0.2)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        may_end.set()
+        holder.result()
+        offset = executor.submit(topic.append, b"2").result(timeout=10)
+        assert topic.read_values()[offset] == b"2"
+    store.close()
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_appends_beside_a_close_are_kept_or_refused(tmp_path: Path) -> None:
+    """Whatever returned is there afterwards; whatever is refused is told that it is closed."""
+    store = stratalog.open(tmp_path / "data", shards=1, durability="disk")
+    topic = store.topic("t")
+    returned: list[int] = []
+    refused: list[Exception] = []
+
+    def work() -> None:
+        try:
+            while True:
+                returned.append(topic.append(b"x"))
+        except Exception as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    while len(returned) < 20_000:
+        time.sleep(0.001)
+    store.close()
+    thread.join()
+    assert [type(error) for error in refused] == [ClosedError]
+    with stratalog.open(tmp_path / "data") as store:
+        assert len(store.topic("t")) == len(returned)
