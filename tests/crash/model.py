@@ -303,7 +303,7 @@ def open_store(fs: Any, clock: ManualClock, **options: Any) -> Store:
 
 def kill(store: Store) -> None:
     """Leave a store as a killed process does: nothing is written, nothing is closed."""
-    store.is_closed = True
+    store.is_closed = store._has_let_go = True
 
 
 def check_joints(store: Store, session: Session) -> None:

@@ -83,7 +83,7 @@ def files() -> dict[str, bytes]:
     work(store, clock, 1)
     store.sync()
     expectation = expected(store)
-    store.is_closed = True
+    store.is_closed = store._has_let_go = True
     found = {
         path.removeprefix(ROOT + "/"): data.rstrip(b"\0") + bytes(-len(data.rstrip(b"\0")) % 4096)
         if path.endswith(".log")

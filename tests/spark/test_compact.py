@@ -154,7 +154,7 @@ def test_backfill_makes_the_segments_of_a_checkpoint(
     store.sync()
     store._log.close()  # type: ignore[union-attr]
     store._lock.close()  # type: ignore[union-attr]
-    store.is_closed = True  # as if it was killed
+    store.is_closed = store._has_let_go = True  # as if it was killed
     report = jobs.backfill(tmp_path / "data", spark=spark, bytes_min=1)
     assert [(one.name, one.records) for one in report.topics] == [("plain", 3500), ("rich", 1000)]
     assert report.topics[1].segments >= 3
