@@ -93,6 +93,7 @@ class PosixLock:
     _fd = -1
 
     def __init__(self, path: str, holder: str) -> None:
+        self._pid = os.getpid()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,6 +115,9 @@ class PosixLock:
     def close(self) -> None:
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            if os.getpid() == self._pid:
+                # A child that was forked just now may have it open still, and it is one lock.
+                fcntl.flock(fd, fcntl.LOCK_UN)
             os.close(fd)
 
     def __del__(self) -> None:
