@@ -21,12 +21,12 @@ _PARTS = {"tail": 8, "tables": 24, "queues": 4, "series": 8, "io": 10}
 _WHOLE = 64
 
 # What is allocated and freed all the time is smaller: groups of appends, runs of frames.
-_KEPT_BYTES = 4 << 20
+_KEPT_BYTES = 8 << 20
 
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Have the process keep up to 8 MiB that it frees, for the next one who wants them.
+    """Have the process keep up to 16 MiB that it frees, for the next one who wants them.
 
     By default glibc gives more than 128 KiB back to the system at once, and a batch then begins
     with fresh pages, 0.3 to 3 us each: a tenth of an append's or a read's time. It raises that
