@@ -28,10 +28,10 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from stratalog.errors import StratalogError, SyncFailedError
-from stratalog.log.group import Group
+from stratalog.log.group import Group, again
 from stratalog.log.interrupts import holding, insist
 from stratalog.log.joint import Joint
-from stratalog.log.shard import GROUP_BYTES_MAX, Shard, again
+from stratalog.log.shard import GROUP_BYTES_MAX, Shard
 from stratalog.log.topic import SYNCED, TopicLog
 
 _T = TypeVar("_T")

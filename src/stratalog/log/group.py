@@ -348,3 +348,10 @@ class AppendFuture(Future[int]):
                 else:
                     waiter.add_exception(self)
         self._invoke_callbacks()  # type: ignore[attr-defined]
+
+
+def again(error: StratalogError) -> StratalogError:
+    """A copy to raise: one exception raised in many threads would mix up their tracebacks."""
+    copy = type(error)(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy

@@ -23,11 +23,11 @@ from stratalog.format.names import log_file_path, shard_path
 from stratalog.fs import FileSystem
 from stratalog.log.crossing import Crossing
 from stratalog.log.files import LogFiles, complete_below
-from stratalog.log.group import Entry, Group
+from stratalog.log.group import Entry, Group, again
 from stratalog.log.memory import write_reserve
 from stratalog.log.reader import LogReader
 from stratalog.log.scan import ShardScanner, TornTail
-from stratalog.log.shard import Shard, again
+from stratalog.log.shard import Shard
 from stratalog.log.ticker import Ticker
 from stratalog.log.topic import TopicLog
 from stratalog.memory import MemoryBudget
@@ -242,7 +242,10 @@ class Log:
         self.is_closed = True
         self._ticker.stop()
         for shard in self.shards:
-            shard.close(self._refusal)
+            try:
+                shard.close(self._refusal)
+            except StratalogError as error:  # nobody waits for these; the directory is let go
+                logger.error("%s: appends were lost while it was closed: %s", self._root, error)
 
     def _each(self, action: Callable[[_T], None], items: Iterable[_T]) -> None:
         """Do it to all of them, even if one fails; then raise the first failure."""

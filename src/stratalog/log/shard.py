@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from stratalog.errors import DiskFullError, PoisonedError, StratalogError, SyncFailedError
 from stratalog.format.frame import HEADER_BYTES
 from stratalog.log.files import LogFiles, sync
-from stratalog.log.group import AppendFuture, Entry, Gathered, Group, Pending, is_plain_run
+from stratalog.log.group import AppendFuture, Entry, Gathered, Group, Pending, again, is_plain_run
 from stratalog.log.interrupts import insist
 from stratalog.log.joint import Joint
 
@@ -190,8 +190,10 @@ class Shard:
     def close(self, refusal: StratalogError) -> None:
         """Accept nothing more, write what was accepted since the last sync, let the files go.
 
-        May be repeated with the same refusal, if Ctrl-C came in between.
+        They go also if that fails, which is raised then. May be repeated with the same refusal, if
+        Ctrl-C came in between.
         """
+        failure: StratalogError | None = None
         with self.commit_lock:
             with self.lock:
                 is_well = self.refusal is None or self.refusal is refusal
@@ -200,12 +202,17 @@ class Shard:
                 group.sync = True
             if is_well:
                 self.commit_group(group)
-                self.files.sync()
-                is_well = group.error is None
+                failure = group.error
+                try:
+                    self.files.sync()
+                except SyncFailedError as error:
+                    failure = failure or error
             with self.lock:
                 self.refusal = refusal
                 self.close_group()  # whoever begins a batch in the next one is told
-                self.files.close(trim=is_well)
+                self.files.close(trim=is_well and failure is None)
+        if failure is not None:
+            raise again(failure)
 
     def _lead(self, group: Group) -> None:
         """Commit a group; the commit lock is held, and not let go of before the outcome is known.
@@ -387,10 +394,3 @@ class Shard:
                     entry.on_fail()
             if group.is_relaxed:
                 self.lost = error
-
-
-def again(error: StratalogError) -> StratalogError:
-    """A copy to raise: one exception raised in many threads would mix up their tracebacks."""
-    copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy

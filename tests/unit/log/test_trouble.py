@@ -228,3 +228,46 @@ def test_appends_beside_a_close_are_kept_or_refused(tmp_path: Path) -> None:
     assert [type(error) for error in refused] == [ClosedError]
     with stratalog.open(tmp_path / "data") as store:
         assert len(store.topic("t")) == len(returned)
+
+
+def test_a_disk_that_cannot_be_asked_does_not_hold_syncs_up(disk: FakeDisk) -> None:
+    """Nothing is filled ahead, and what is written is synced all the same."""
+    faults = FaultFs(disk)
+    store = open_store(faults, log_file_bytes=16 << 20, durability="disk", sync_interval=0.001)
+    log = store._log
+    assert log is not None
+    store.topic("t").append_many([b"a"])
+    log.tick()
+    store.topic("t").append_many([b"b"])
+    faults.add(Fault(operation="free_bytes", error=errno.EIO, always=True))
+    time.sleep(0.002)
+    log.tick()
+    assert log.shards[0].refusal is None
+    assert log.shards[0].files.synced == log.shards[0].files.position
+    assert store.topic("t").read_values() == [b"a", b"b"]
+    kill(store)
+
+
+def test_a_store_that_cannot_write_while_it_closes_lets_go(
+    disk: FakeDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What came in the last moment is lost, and that is said; the directory can be opened again."""
+    faults = FaultFs(disk)
+    store = open_store(faults, durability="disk")
+    topic = store.topic("t")
+    log = store._log
+    assert log is not None
+    finish = log.finish
+
+    def finish_and_append(topics: Any) -> None:
+        finish(topics)
+        topic.append(b"late")
+        faults.add(Fault(operation="pwrite", error=errno.EIO))
+
+    log.finish = finish_and_append  # type: ignore[method-assign]
+    store.close()
+    assert "appends were lost while it was closed" in caplog.text
+    again = open_store(disk)
+    assert again.damage is None
+    assert again.topic("t").read_values() == []
+    again.close()
