@@ -113,11 +113,13 @@ class PosixLock:
             raise
 
     def close(self) -> None:
-        fd, self._fd = self._fd, -1
+        fd = self._fd
         if fd >= 0:
             if os.getpid() == self._pid:
                 # A child that was forked just now may have it open still, and it is one lock.
+                # First of all: Ctrl-C behind this leaves a descriptor, and no lock.
                 fcntl.flock(fd, fcntl.LOCK_UN)
+            self._fd = -1
             os.close(fd)
 
     def __del__(self) -> None:
