@@ -49,7 +49,7 @@ check: $(VENV)/.dev ## Formatting, lint and types
 	$(BIN)/mypy
 
 .PHONY: sweep
-sweep: $(VENV)/.dev ## The exhaustive crash sweep, more kills and more fuzzing (about 15 minutes)
+sweep: $(VENV)/.dev ## The exhaustive crash sweep, more kills and more fuzzing (about 20 minutes)
 	STRATALOG_SWEEP=exhaustive STRATALOG_KILLS=100 STRATALOG_FUZZ=500000 \
 		$(BIN)/python -m pytest -n auto tests/crash tests/fuzz
 

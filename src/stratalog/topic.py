@@ -12,6 +12,8 @@ import numpy as np
 from stratalog.errors import OptionError, TooLargeError
 from stratalog.format.columns import encode_columns, encode_values
 from stratalog.inputs import check_bytes, check_time, columns_of, listed, record_extras, rising
+from stratalog.log.alone import append_synced
+from stratalog.log.gathering import commit_gathered, gather
 from stratalog.log.group import AppendFuture, Entry, Group, check_batch, records_entry
 from stratalog.log.plain import append_body
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
@@ -120,35 +122,20 @@ class Topic(TopicReading):
             return self._append(  # type: ignore[return-value]
                 value, (key, headers, tag, node, timestamp, ttl), durability, nowait=False
             )
-        # The way nearly every append takes, spelled out: each call saved here is a tenth of it.
-        # The loop takes the lock as `with log.lock` would, 100 ns cheaper: the iterator calls
-        # `acquire`, and no interrupt can come between that and the `try`, as it could behind
-        # a call.
-        for _ in log.take_lock:
-            try:
-                # Named before they are called: looked up as methods they cost 20 ns more each.
-                add_value = log.add_value
-                add_value(value)
-                time_ns = log.time_ns
-                if (now := time_ns()) > log.last_timestamp:
-                    log.last_timestamp = now
-                else:
-                    now = log.last_timestamp
-                add_timestamp = log.add_timestamp
-                add_timestamp(now)
-                group = log.pending_group
-                offset = log.next_offset
-                log.next_offset = following = offset + 1
-            except BaseException:
-                log.take_back()
-                raise
-            finally:
-                log.lock.release()
-            break
-        # Every so many offsets the append itself commits what has gathered: bounds memory.
-        if log.rank == SYNCED or not following % _GATHER_RECORDS_MAX:
-            log.shard.commit(group)  # type: ignore[arg-type]
-        return offset
+        if log.rank == SYNCED:
+            return append_synced(log, value, len(value), None)
+        # The way nearly every append takes: see `stratalog.log.gathering`.
+        try:
+            send = log.send  # named before it is called: looked up as a method it costs 20 ns more
+            offset = send(value)
+        except (StopIteration, ValueError):  # none runs, or another thread is in it
+            pass
+        else:
+            # Every so many offsets the append itself commits what has gathered: bounds memory.
+            if not (offset + 1) % _GATHER_RECORDS_MAX:
+                commit_gathered(log, offset)
+            return offset
+        return gather(log, value)
 
     def append_nowait(
         self,
@@ -180,7 +167,10 @@ class Topic(TopicReading):
     def _append(
         self, value: Value, rest: tuple[Any, ...], durability: Any, *, nowait: bool
     ) -> int | AppendFuture:
-        return self._log.append(*self._checked(value, rest, durability), nowait)
+        data, size, extras, rank = self._checked(value, rest, durability)
+        if rank == SYNCED and not nowait:
+            return append_synced(self._log, data, size, extras)
+        return self._log.append(data, size, extras, rank, nowait)
 
     def enter(
         self, value: Value, rest: tuple[Any, ...], durability: Any

@@ -23,6 +23,7 @@ from stratalog.format.control import encode_floor, encode_tier
 from stratalog.format.frame import FrameType
 from stratalog.format.segment import Summary
 from stratalog.format.snapshot import CatalogState, LogState
+from stratalog.log.interrupts import Signal
 from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
@@ -85,7 +86,7 @@ class Upkeep:
         self._options = options
         self._clock = clock
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._wake = Signal()
         self._is_stopped = False
         self._thread = threading.Thread(target=self._run, name="stratalog-upkeep", daemon=True)
         start = {} if replay.snapshot is None else replay.snapshot.log.shards
@@ -113,7 +114,7 @@ class Upkeep:
     def stop(self) -> None:
         """End the thread, once its round is over."""
         self._is_stopped = True
-        self._wake.set()
+        self._wake.give()
         if self._thread.is_alive():
             self._thread.join()
         with self._lock:
@@ -124,14 +125,13 @@ class Upkeep:
         if self.failure and self._clock.monotonic() - self._failed_at < _RETRY_SECONDS:
             return
         if self._log_bytes(self._checkpointed) >= self._options.checkpoint_bytes:
-            self._wake.set()
+            self._wake.give()
 
     def _run(self) -> None:
         interval = self._options.checkpoint_interval
         next_at = time.monotonic() + interval
         while not self._is_stopped:
-            is_due = self._wake.wait(min(interval, _LOOK_SECONDS)) or time.monotonic() >= next_at
-            self._wake.clear()
+            is_due = self._wake.take(min(interval, _LOOK_SECONDS)) or time.monotonic() >= next_at
             if self._is_stopped:
                 break
             if is_due or self._has_incoming():

@@ -78,7 +78,10 @@ def test_tail_follows_until_it_is_interrupted(tmp_path: Path) -> None:
     """New records of another process arrive at once; Ctrl-C ends with 0 and says nothing."""
     _fill(tmp_path, 5)
     command = [*COMMAND, "tail", str(tmp_path), "orders", "--lines", "2", "--json"]
+    # A shell has what it starts in the background ignore Ctrl-C, and all that is started by that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        signal.signal(signal.SIGINT, before)
         try:
             assert process.stdout is not None
             assert process.stderr is not None

@@ -17,6 +17,7 @@ from random import Random
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
@@ -40,6 +41,8 @@ from stratalog.format.frame import (
     encode_header,
 )
 from stratalog.format.groups import Description, decode_group, encode_group
+from stratalog.format.runs import as_headers, verify_run
+from stratalog.format.singles import merge_singles
 from stratalog.format.store import StoreFile, decode_store, encode_store
 from stratalog.model import Lease, Record
 from stratalog.projections.groups import GroupState
@@ -305,6 +308,91 @@ def test_a_forged_header_decodes_to_what_it_says_or_not_at_all(fuzz: Fuzz) -> No
     outcomes = fuzz.run(0.1, check)
     assert min(outcomes["good"], outcomes["CorruptionError"]) > outcomes.total() / 20
     assert outcomes["UnsupportedVersionError"]
+
+
+def _run_of_frames(rng: Random) -> tuple[bytes, list[int], list[int]]:
+    """Frames whose offsets follow each other: the bytes, where each starts, how long it is.
+
+    As a rule all of them are of one record each, or all of values alone, and one of them is forged.
+    """
+    kind = rng.choice(("single", "single", "plain", "any"))
+    forged = rng.choice((-1, 0, 1, 2))
+    data, starts, lengths, base, time = b"", [], [], rng.choice((0, 5, 1 << 40)), NOW
+    for number in range(rng.choice((1, 2, 3, 5))):
+        columns = _columns(rng)
+        if kind == "plain":
+            columns = Columns([value or b"" for value in columns.values])
+        elif kind == "single":
+            columns = Columns(*[columns.values[:1]], **{
+                name: items and items[:1] for name in Columns.__slots__
+                if name != "values"
+                for items in [getattr(columns, name)]
+            })  # fmt: skip
+        flags, body = encode_columns(columns)
+        times = columns.timestamps or [time]
+        time = max(time, times[-1])
+        fields = {
+            "type": FrameType.RECORDS, "flags": flags, "count": len(columns.values), "topic_id": 7,
+            "base_offset": base, "base_timestamp": times[0], "max_timestamp": times[-1],
+            "unsynced": 0,
+        }  # fmt: skip
+        base += len(columns.values)
+        if number == forged:
+            if rng.random() < 0.3:
+                fields = _forge_fields(rng, fields)
+            for _ in range(rng.choice((1, 1, 2))):
+                body = mutate(rng, body)
+        frame = _seal(fields, body, 9)
+        data += bytes(rng.choice((0, 0, 8, 200)))
+        starts.append(len(data))
+        lengths.append(len(frame))
+        data += frame
+    if rng.random() < 0.05:  # and one that no checksum was put right in
+        damaged = bytearray(data)
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        data = bytes(damaged)
+    return data, starts, lengths
+
+
+def _apart(data: bytes, starts: list[int]) -> list[Record]:
+    """The records of frames, each looked at by itself."""
+    records: list[Record] = []
+    for start in starts:
+        header = decode_header(data, start, seed=9)
+        if header.type != FrameType.RECORDS:
+            raise CorruptionError("not of records")
+        check_body(header, data, start + HEADER_BYTES)
+        records += Batch.parse(header, data, start + HEADER_BYTES).records()
+    return records
+
+
+def test_frames_at_once_are_what_they_are_one_by_one(fuzz: Fuzz) -> None:
+    """Or are left to be looked at one by one: then that tells what is wrong, if anything is."""
+
+    def check(rng: Random) -> Outcome:
+        data, starts, lengths = _run_of_frames(rng)
+        headers = verify_run(data, np.array(starts), np.array(lengths), 9)
+        if len(headers) < len(starts):
+            _apart(data, starts[: len(headers)])
+            _apart(data, starts[len(headers) : len(headers) + 1])
+            raise AssertionError("nothing is wrong with it")
+        assert as_headers(headers) == [decode_header(data, start, seed=9) for start in starts]
+        ends = headers["base_offset"] + headers["count"]
+        if (headers["base_offset"][1:] != ends[:-1]).any():
+            return "offsets do not follow"  # which a reader looks at before
+        bodies = np.array(starts) + HEADER_BYTES
+        outcome = "apart"
+        for merge in (Batch.merge, merge_singles):
+            merged = merge(headers, data, bodies)
+            if merged is not None:
+                outcome = "merged"
+                apart = _or_none(lambda: _apart(data, starts))
+                assert _or_none(merged.records) == apart
+        return outcome
+
+    outcomes = fuzz.run(0.3, check)
+    assert outcomes["merged"] > outcomes.total() / 4
+    assert min(outcomes["apart"], outcomes["CorruptionError"]) > outcomes.total() / 50
 
 
 def _forged_batch(rng: Random) -> Outcome:

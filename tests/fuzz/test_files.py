@@ -53,6 +53,7 @@ from stratalog.format.segment import (
     encode_index,
     encode_segment_header,
     encode_summaries,
+    place_index,
 )
 from stratalog.format.snapshot import (
     HEADER_BYTES as SNAPSHOT_HEADER_BYTES,
@@ -207,7 +208,10 @@ def _forged_index(rng: Random) -> Outcome:
         name = rng.choice(("first_offset", "end_offset", "records", "index_position"))
         footer = footer._replace(**{name: some_number(rng)})
     index = decode_index(data, footer)
-    assert encode_index(index) == data
+    if encode_index(index) != data:  # of a staged segment, which was given its place since
+        staged = np.frombuffer(data, INDEX_DTYPE)
+        assert (footer.first_offset > 0, int(staged["base_offset"][0])) == (True, 0)
+        assert (index == place_index(staged, footer.first_offset, footer.min_timestamp)).all()
     end, offset, time, records = HEADER_BYTES, footer.first_offset, -(1 << 63), 0
     for base, position, length, count, low, high in index.tolist():
         assert position == end

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.errors import DiskFullError
+from stratalog.errors import DiskFullError, StorageError
 from stratalog.fs import File, Mode
 from stratalog.model import Gap
 from stratalog.options import StoreOptions
@@ -186,6 +186,17 @@ def test_a_view_that_is_overtaken_later_begins_again(
     assert beside.times == 1
     assert view._replay.topics[beside.topic._log.id].next_offset >= at_least
     assert view._replay.damage() is None
+    beside.check(view)
+
+
+def test_a_view_that_is_overtaken_every_time_is_told_so(beside: Beside) -> None:
+    """That is no damage: later it goes on."""
+    view = beside.view()
+    beside.fill(10)
+    beside.when("open", ".log", beside.overtake, times=1000)
+    with pytest.raises(StorageError, match="gives log files up faster than they can be read"):
+        view._view.refresh()  # type: ignore[union-attr]
+    beside.fs.before = lambda operation, path: None
     beside.check(view)
 
 

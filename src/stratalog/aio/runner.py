@@ -18,7 +18,8 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from stratalog.errors import ClosedError
-from stratalog.log.group import Group, again
+from stratalog.log.failures import again
+from stratalog.log.group import Group
 from stratalog.log.shard import Shard
 
 _T = TypeVar("_T")

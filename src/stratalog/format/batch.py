@@ -7,8 +7,8 @@ what follows can slice without looking. What it returns holds references into th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise, repeat
+from collections.abc import Mapping
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from stratalog.errors import CorruptionError
 from stratalog.format.codec import decompress
 from stratalog.format.frame import CODEC_MASK, Flag, FrameHeader
+from stratalog.format.runs import Headers, Int64s, numbers_of
 from stratalog.format.sections import (
     BASE_OFFSET_MAX,
     Binary,
@@ -29,8 +30,6 @@ from stratalog.format.sections import (
     rises,
 )
 from stratalog.model import NO_HEADERS, Record
-
-Int64s = npt.NDArray[np.int64]
 
 
 class Batch:
@@ -68,7 +67,7 @@ class Batch:
             ends = np.frombuffer(body, np.int32, header.count + 1, start)
             if ends_rise(body, start, ends):
                 value = Binary(-1, start, ends, found[0])
-                return cls._of_values(header, header.count, body, value, header.body_length)
+                return cls._of_values(header[5:7], header.count, body, value, header.body_length)
         if header.flags == Flag.SHORT_TIMESTAMPS:
             batch = cls._parse_stamped(header, body, start)
             if batch is not None:
@@ -133,55 +132,70 @@ class Batch:
         if header.base_timestamp + int(deltas[-1]) != header.max_timestamp:
             return None
         value = Binary(-1, ends_at, ends, found[0])
-        batch = cls._of_values(header, count, body, value, header.body_length)
+        batch = cls._of_values(header[5:7], count, body, value, header.body_length)
         batch.timestamp_deltas = deltas
         return batch
 
     @classmethod
-    def merge(
-        cls, headers: Sequence[FrameHeader], data: bytes, starts: Sequence[int]
-    ) -> Batch | None:
+    def merge(cls, headers: Headers, data: bytes, starts: Int64s) -> Batch | None:
         """Verified batches of values alone, whose offsets follow each other, as one.
 
-        None if one of them is something else, or damaged: `parse` tells which, and why.
+        Their bodies start at `starts`. None if one of them is something else, or does not hold
+        together: `parse` tells which, and why.
         """
-        ends_parts: list[bytes] = []
-        value_parts: list[bytes] = []
-        for header, start in zip(headers, starts, strict=True):
-            found = find_values(header, data, start)
-            if found is None:
-                return None
-            values, length = found
-            ends_parts.append(data[start + 4 : start + 4 + 4 * header.count])
-            value_parts.append(data[values : values + length])
-        counts = [header.count for header in headers]
-        lengths = [len(part) for part in value_parts]
-        count = sum(counts)
-        # Each batch's ends begin where the values of those before it end.
-        ends = np.zeros(count + 2 & ~1, np.int32)  # even, so that it needs no padding
-        before = np.array(list(accumulate(lengths[:-1], initial=0)), np.int32)
-        own_ends = np.frombuffer(b"".join(ends_parts), np.int32)
-        np.add(own_ends, before.repeat(counts), out=ends[1 : count + 1])
-        if not rises(ends[: count + 1]):
+        counts, body_lengths = headers["count"].astype(np.int64), headers["body_length"]
+        ends_lengths = 4 * counts + 11 & ~7  # one end more than records, padded
+        is_other = (
+            (headers["flags"] != 0)
+            | (counts == 0)
+            | (headers["base_offset"] > BASE_OFFSET_MAX)
+            | (headers["base_timestamp"] != headers["max_timestamp"])
+            | (ends_lengths > body_lengths)
+        )
+        if is_other.any():
             return None
-        body = b"".join([ends.tobytes(), *value_parts])
+        numbers = numbers_of(data, np.int32)
+        first = starts // 4
+        lengths = numbers[first + counts].astype(np.int64)
+        is_other = (
+            (numbers[first] != 0)
+            | (lengths < 0)
+            | (ends_lengths + (lengths + 7 & ~7) != body_lengths)
+        )
+        if is_other.any():
+            return None
+        count = int(counts.sum())
+        # Each batch's ends begin where the values of those before it end.
+        behind = np.cumsum(lengths)
+        ends = np.zeros(count + 2 & ~1, np.int32)  # even, so that it needs no padding
+        if count == len(counts):
+            ends[1 : count + 1] = behind
+        else:
+            spans = zip((starts + 4).tolist(), (starts + 4 + 4 * counts).tolist(), strict=True)
+            own_ends = np.frombuffer(b"".join([data[a:b] for a, b in spans]), np.int32)
+            np.add(own_ends, (behind - lengths).repeat(counts), out=ends[1 : count + 1])
+            if not rises(ends[: count + 1]):
+                return None
+        values = starts + ends_lengths
+        spans = zip(values.tolist(), (values + lengths).tolist(), strict=True)
+        body = b"".join([ends.tobytes(), *[data[a:b] for a, b in spans]])
         value = Binary(-1, 0, ends[: count + 1], ends.nbytes)
-        batch = cls._of_values(headers[0], count, body, value, len(body))
-        times = np.array([header.base_timestamp for header in headers], np.int64)
+        base = int(headers["base_offset"][0]), int(headers["base_timestamp"][0])
+        batch = cls._of_values(base, count, body, value, len(body))
+        times = headers["base_timestamp"]
         batch.timestamp_deltas = (times - times[0]).repeat(counts)
         return batch
 
     @classmethod
     def _of_values(
-        cls, header: FrameHeader, count: int, body: bytes | memoryview, value: Binary, size: int
+        cls, base: tuple[int, int], count: int, body: bytes | memoryview, value: Binary, size: int
     ) -> Batch:
-        """A batch without any optional column."""
+        """A batch without any optional column; `base` are its offset and its time."""
         batch = cls()
         batch.count = count
         batch.body = body
         batch.size = size
-        batch.base_offset = header.base_offset
-        batch.base_timestamp = header.base_timestamp
+        batch.base_offset, batch.base_timestamp = base
         batch.value = value
         batch.timestamp_deltas = batch.offset_deltas = batch.key = batch.headers = None
         batch.tag = batch.node = batch.priority = batch.expires_at = None

@@ -39,7 +39,8 @@ Header = tuple[bytes, bytes]
 _UNIFORM_COUNT_MAX = 1 << 14
 _SHORT_MAX = (1 << 32) - 1  # nanoseconds: 4.3 seconds
 _ONE = struct.Struct("<ii")
-_PADDING = [bytes(n) for n in range(8)]
+_PADDING = [bytes(n) for n in range(9)]
+_VALID = b"\1" + bytes(7)  # the validity bits of one item that is there
 
 
 class Columns:
@@ -88,7 +89,7 @@ def encode_columns(columns: Columns) -> tuple[int, bytes]:
     # Equal stamps need no column: they are all the header's.
     if stamps is not None and stamps[0] != stamps[-1]:
         flags |= Flag.TIMESTAMPS
-        parts.append((np.array(stamps, np.int64) - stamps[0]).tobytes())
+        parts.append((np.fromiter(stamps, np.int64, len(stamps)) - stamps[0]).tobytes())
     if columns.keys is not None:
         flags |= Flag.KEYS
         _add_nullable(parts, columns.keys)
@@ -119,6 +120,12 @@ def encode_columns(columns: Columns) -> tuple[int, bytes]:
         flags |= Flag.OPERATIONS
         _add_padded(parts, bytes(columns.operations))
     return flags, b"".join(parts)
+
+
+def encode_value(value: bytes) -> bytes:
+    """The body of a batch that has one value, and nothing else."""
+    length = len(value)
+    return _ONE.pack(0, length) + value + _PADDING[-length & 7]
 
 
 def encode_values(values: Sequence[bytes]) -> tuple[bytes, int] | None:
@@ -173,6 +180,11 @@ def _add_padded(parts: list[bytes], data: bytes) -> None:
 
 
 def _add_nullable(parts: list[bytes], items: Sequence[bytes | None]) -> None:
+    if len(items) == 1:  # a single append: numpy would take longer than all the rest of it
+        (item,) = items
+        parts.append(_PADDING[8] if item is None else _VALID)
+        _add_binary(parts, [item or b""])
+        return
     column: list[bytes] = []
     try:
         _add_binary(column, items)  # type: ignore[arg-type]

@@ -21,7 +21,8 @@ Frame header, little-endian:
 Two checksums: headers can be scanned alone, and a batch can be given its offset without reading
 its body again. In a log file the header checksum is seeded with the file's first lsn, so that a
 frame left over in a recycled file never validates; elsewhere the seed is 0. Frames inside of a
-`MULTI` frame have a seed of their own.
+`MULTI` frame have a seed of their own. Behind the last frame of a recycled file, and in front of
+one that is to be recycled, stand eight zeros: the end mark. Those of a new file are zeros anyway.
 
 `unsynced` is what tells a torn tail from damage. A valid frame behind a broken place proves
 damage only if the broken place was durable before that frame was written; without a sync in
@@ -99,7 +100,7 @@ class Flag:
 
 
 CODEC_MASK = 0b111
-_FLAGS_UNKNOWN = 0xFFFF ^ (CODEC_MASK | 0x7FF8)
+FLAGS_UNKNOWN = 0xFFFF ^ (CODEC_MASK | 0x7FF8)
 # Plain numbers, as they come from a header: they are found without asking an enum's `==`.
 _TYPES = frozenset(map(int, FrameType))
 
@@ -173,7 +174,7 @@ def decode_header(data: bytes, position: int = 0, *, seed: int) -> FrameHeader:
         raise UnsupportedVersionError(
             f"frame of type {type}, which this release does not know: upgrade it"
         )
-    if flags & _FLAGS_UNKNOWN:
+    if flags & FLAGS_UNKNOWN:
         raise CorruptionError(f"frame flags {flags:#06x} have reserved bits set")
     if body_length > BODY_BYTES_MAX or body_length % ALIGNMENT:
         raise CorruptionError(f"frame body length {body_length} is not possible")

@@ -46,15 +46,18 @@ class PosixFile:
         return b"".join(parts)
 
     def pwrite(self, buffers: Sequence[bytes], position: int) -> None:
-        for first in range(0, len(buffers), _BUFFERS_MAX):
-            some = buffers[first : first + _BUFFERS_MAX]
-            total = sum(map(len, some))
-            written = os.pwritev(self._fd, some, position)
-            if written != total:
-                rest = memoryview(b"".join(some))
-                while written < total:
-                    written += os.pwrite(self._fd, rest[written:], position + written)
-            position += total
+        if len(buffers) > _BUFFERS_MAX:
+            for first in range(0, len(buffers), _BUFFERS_MAX):
+                some = buffers[first : first + _BUFFERS_MAX]
+                self.pwrite(some, position)
+                position += sum(map(len, some))
+            return
+        end = position + sum(map(len, buffers))
+        position += os.pwritev(self._fd, buffers, position)
+        if position != end:
+            rest = memoryview(b"".join(buffers))
+            while position < end:
+                position += os.pwrite(self._fd, rest[position - end :], position)
 
     def preallocate(self, position: int, length: int) -> None:
         # Zeros are written, not fallocated: the first sync into an unwritten extent must convert

@@ -27,8 +27,9 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from stratalog.errors import StratalogError, SyncFailedError
-from stratalog.log.group import Group, again
+from stratalog.errors import DiskFullError, StratalogError, SyncFailedError
+from stratalog.log.failures import again, fail, fail_behind
+from stratalog.log.group import Group
 from stratalog.log.interrupts import holding, insist
 from stratalog.log.joint import Joint
 from stratalog.log.shard import GROUP_BYTES_MAX, Shard
@@ -101,21 +102,25 @@ def _enter(
     rank: int,
 ) -> None:  # fmt: skip
     """Have a frame made and put it into a group; the locks of all shards are held."""
+    for shard in shards:
+        shard.check()
+    for topic in topics:
+        topic.check_dropped()
+        topic.stop_gathering()  # single appends that follow start a batch behind this
     before = [(topic, topic.next_offset, topic.last_timestamp) for topic in topics]
     try:
-        for shard in shards:
-            shard.check()
-        for topic in topics:
-            topic.check_dropped()
-            topic.stop_gathering()  # single appends that follow start a batch behind this
         joint = make()
         topics[0].ask(group, rank)
         group.bytes += len(joint.body)
         group.entries += [joint]  # and nothing behind it: Ctrl-C comes before or after
     except BaseException:
-        for topic, offset, timestamp in before:
-            topic.next_offset, topic.last_timestamp = offset, timestamp
+        insist(_set_back, before)
         raise
+
+
+def _set_back(before: list[tuple[TopicLog, int, int]]) -> None:
+    for topic, offset, timestamp in before:
+        topic.next_offset, topic.last_timestamp = offset, timestamp
 
 
 class _Crossing:
@@ -130,25 +135,50 @@ class _Crossing:
         self._home = topics[0].shard
         self._group = Group()
         self._closed: list[tuple[Shard, Group]] = []
+        self._is_begun = False
+        """Whether something of the frame may be in the log."""
+        self._error: StratalogError = SyncFailedError(
+            "a batch over several shards was interrupted."
+        )
+        """What is told to all that fail with it."""
+        self._behind: dict[Shard, list[Group]] = {}
+        """Groups that came since, and fail with it."""
+        self._is_settled = False
 
     def run(self) -> None:
         """Commit it; raises what went wrong."""
-        holding([shard.commit_lock for shard in self._shards], self._run)
+        try:
+            holding([shard.commit_lock for shard in self._shards], self._settle)
+        finally:
+            for shard in self._shards:
+                shard.tell()
+
+    def _settle(self) -> None:
+        try:
+            try:
+                self._run()
+            except BaseException:
+                insist(self._undo)
+                raise
+        except BaseException:
+            insist(self._undo)  # Ctrl-C came in the moment between; else it does nothing
+            raise
 
     def _run(self) -> None:
+        for shard in self._shards:
+            if not shard.alone.done:
+                shard.lead(shard.alone)  # as in `Shard.commit_group`
         interrupt: BaseException | None = None
         try:
             holding([shard.lock for shard in self._shards], self._enter)
         except BaseException as error:
             if not self._group.entries:
-                insist(self._drain)  # what was closed is written all the same
                 raise
             interrupt = error
         try:
             interrupt = insist(self._write) or interrupt
-        except BaseException as error:
-            known = error if isinstance(error, StratalogError) else None
-            self._undo(known or SyncFailedError("a batch over several shards was interrupted."))
+        except StratalogError as error:
+            self._error = error
             raise
         if interrupt is not None:
             raise interrupt
@@ -179,6 +209,7 @@ class _Crossing:
                 shard.in_flight = self._group  # a reader who saw a part of it waits for the rest
         try:
             if not self._group.done:
+                self._is_begun = True
                 self._home.commit_group(self._group)
         finally:
             for shard in self._shards:
@@ -186,10 +217,14 @@ class _Crossing:
         if self._group.error is not None:
             raise again(self._group.error)
 
-    def _undo(self, error: StratalogError) -> None:
-        """Give the offsets back, in all topics, and those behind them."""
-        if self._group.done and self._group.error is None:
+    def _undo(self) -> None:
+        """Give the offsets back, in all topics, and those behind them; may be repeated."""
+        error = self._error
+        if self._is_settled or (self._group.done and self._group.error is None):
             return  # it is in the log, and what was interrupted came after it
+        if not self._group.entries:
+            self._drain()  # what was closed is written all the same
+            return
         for entry in self._group.entries:
             if isinstance(entry, Joint) and entry.on_fail is not None:
                 entry.on_fail()
@@ -198,6 +233,13 @@ class _Crossing:
         finally:
             for shard, group in self._closed:
                 if not group.done:
-                    shard.fail(group, error)
+                    fail(shard, group, error)
+            # A frame whose sync failed may be there when the store is opened again. Had its offsets
+            # been given to other records by then, in the other shards, neither could be right.
+            is_full = isinstance(error, DiskFullError) and self._home.refusal is None
             for shard in self._shards:
-                shard.fail_behind(error, [topic for topic in self._topics if topic.shard is shard])
+                topics = [topic for topic in self._topics if topic.shard is shard]
+                behind = self._behind.setdefault(shard, [])
+                fail_behind(shard, behind, error, topics, is_full or not self._is_begun)
+            self._home.settle_group(self._group, error)
+            self._is_settled = True

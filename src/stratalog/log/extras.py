@@ -17,7 +17,7 @@ def enter_record(
 ) -> tuple[int, Group]:
     """Put a record of the topic's own class into the open group: its offset, and the group.
 
-    As `TopicLog.append` without waiting, in half the time; see `Topic.append` for the loop. Not
+    As `TopicLog.append` without waiting, in half the time; see `append_body` for the loop. Not
     for ephemeral topics, whose records need room first.
     """
     for _ in log.take_lock:

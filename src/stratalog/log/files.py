@@ -42,6 +42,7 @@ _AHEAD_BYTES_MAX = 32 << 20
 _FILL_BYTES = 1 << 20
 
 _END_MARK = bytes(ALIGNMENT)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Mark(NamedTuple):
@@ -69,21 +70,29 @@ class LogFiles:
         self._fs = fs
         self._reader = reader
         self._options = options
+        self.bytes_max = options.log_file_bytes
         self.directory = directory
         self.first_lsn = first_lsn
         self.position = position
         self.synced = position
         self.syncs = 0
+        self.is_broken = False
+        """Whether a write or a sync failed for good: neither is tried again. Set before anything is
+        called, because Ctrl-C may come in the place of the error."""
         self._recycled = False
         self._fill_lock = threading.Lock()
         self._wake_below = 0
         spare = (parse_numbered(name, ".free") for name in fs.listdir(directory))
         self._spare = [lsn for lsn in spare if lsn is not None]
+        if self._spare:  # of a process that was killed
+            fs.sync_dir(directory)
+            self._spare = self._mark_empty(self._spare)
         if first_lsn < 0:
             fs.makedirs(directory)
             self._begin(0)
         else:
             self.file = fs.open(log_file_path(directory, first_lsn), "write")
+            self._behind = fs.open(self.file.path, "write")
             self._number(first_lsn)
             self._prepared = self.file.size()
 
@@ -110,9 +119,12 @@ class LogFiles:
         Rotates when not all of them do and the next file has room for all: a group that is in one
         file is there as a whole or not at all, whatever fails. Also when the first does not fit.
         """
-        ends = list(accumulate([HEADER_BYTES + len(entry.body) for entry in entries[start:]]))
-        whole = self._options.log_file_bytes
+        lengths = [HEADER_BYTES + len(entry.body) for entry in entries[start:]]
+        whole = self.bytes_max
         room = whole - self.position
+        if sum(lengths) <= room:
+            return len(lengths)
+        ends = list(accumulate(lengths))
         if self.position and (ends[0] > room or room < ends[-1] <= whole):
             self.rotate()
             room = whole
@@ -124,6 +136,7 @@ class LogFiles:
         They are in the log once the caller moves `position` there (and `synced`, if asked for):
         until then the call may be repeated.
         """
+        self._check()
         buffers: list[bytes] = []
         position, synced, seed = self.position, self.synced, self.first_lsn
         for entry in entries:
@@ -143,6 +156,7 @@ class LogFiles:
         try:
             self.file.pwrite(buffers, self.position)
         except OSError as error:
+            self.is_broken = error.errno not in _FULL
             raise self._failed("write", error) from error
         if sync:
             self._sync_file()
@@ -157,8 +171,12 @@ class LogFiles:
             self._fs.promise(self.file, self.position)
 
     def mark(self) -> Mark:
-        """Everything written so far, to be synced while others go on writing."""
-        return Mark(self.file, self.first_lsn, self.position)
+        """Everything written so far, to be synced while others go on writing.
+
+        By a file of its own: the system tells an error once to everybody who has a file open, and
+        an append that syncs at the same moment has to be told as well.
+        """
+        return Mark(self._behind, self.first_lsn, self.position)
 
     def note_synced(self, mark: Mark) -> None:
         """Remember that a mark's file was synced."""
@@ -169,16 +187,38 @@ class LogFiles:
     def release(self, lsn: int) -> list[int]:
         """Give up complete files whose every byte is below `lsn`; returns their first lsns."""
         done = complete_below(self._fs, self.directory, lsn)
+        freed: list[int] = []
         for first in done:
             path = log_file_path(self.directory, first)
-            if len(self._spare) < _SPARE_FILES_MAX:
+            if len(self._spare) + len(freed) < _SPARE_FILES_MAX:
                 self._fs.rename(path, free_file_path(self.directory, first))
-                self._spare.append(first)
+                freed.append(first)
             else:
                 self._fs.unlink(path)
         if done:
             self._fs.sync_dir(self.directory)
+        self._spare += self._mark_empty(freed)
         return done
+
+    def _mark_empty(self, spare: list[int]) -> list[int]:
+        """Put an end mark in front of spare files, whose names are durable; returns those that can.
+
+        What they held is then not taken for a torn tail. Under their old names, which a crash
+        could bring back, it would be damage.
+        """
+        marked = []
+        for first in spare:
+            path = free_file_path(self.directory, first)
+            file = self._fs.open(path, "write")
+            try:
+                file.pwrite([_END_MARK], 0)
+                file.fdatasync()
+                marked.append(first)
+            except OSError:
+                self._fs.unlink(path)  # it is of no use
+            finally:
+                file.close()
+        return marked
 
     def close(self, *, trim: bool) -> None:
         """Let the active file go; it was synced by whoever closes the shard.
@@ -193,6 +233,7 @@ class LogFiles:
                 while self._spare:
                     self._fs.unlink(free_file_path(self.directory, self._spare.pop()))
         self.file.close()
+        self._behind.close()
 
     def rotate(self) -> None:
         """Go on in a new file, once this one is durable."""
@@ -201,38 +242,37 @@ class LogFiles:
 
     def _begin(self, first_lsn: int) -> None:
         path = log_file_path(self.directory, first_lsn)
-        recycled = bool(self._spare)
+        file: File | None = None
         try:
-            if recycled:
+            if self._spare:
                 self._fs.rename(free_file_path(self.directory, self._spare.pop()), path)
-            file = self._open_or_create(path)
+            else:
+                file = self._fs.open(path, "create")
+        except FileExistsError:
+            pass  # left by an attempt that was interrupted
         except OSError as error:
             raise self._failed("new log file", error) from error
         try:
+            file = file or self._fs.open(path, "write")
+            behind = self._fs.open(path, "write")
             self._fs.sync_dir(self.directory)
             prepared = file.size()
         except OSError as error:
             # Whatever it is, a full disk too: the file is there, and its name says that the one
             # before ends here. Were that one written to again, they would not fit together.
+            self.is_broken = True
             raise self._broken("new log file", error) from error
         with self._fill_lock:
-            self.file = file
+            self.file, self._behind = file, behind
             self._number(first_lsn)
             self.first_lsn = first_lsn
             self.position = self.synced = 0
-            self._recycled = recycled
+            self._recycled = prepared > 0
             self._prepared = prepared
 
     def _number(self, first_lsn: int) -> None:
         self.number = self._reader.number(self.directory, first_lsn)
         self.inner_number = self._reader.number(self.directory, first_lsn, is_inner=True)
-
-    def _open_or_create(self, path: str) -> File:
-        # It may be there: recycled, or left by an attempt that was interrupted.
-        try:
-            return self._fs.open(path, "create")
-        except FileExistsError:
-            return self._fs.open(path, "write")
 
     def fill_ahead(self) -> bool:
         """Zero-fill some of what comes next; returns whether that has to be synced.
@@ -242,7 +282,7 @@ class LogFiles:
         the further ahead it is filled, so that a small store stays small.
         """
         target = self.position + min(max(self.position, _AHEAD_BYTES_MIN), _AHEAD_BYTES_MAX)
-        target = min(target, self._options.log_file_bytes)
+        target = min(target, self.bytes_max)
         self._wake_below = (target - self.position) // 2
         filled = False
         with contextlib.suppress(OSError):  # the append that needs it will say so
@@ -278,11 +318,12 @@ class LogFiles:
             if not sync:
                 self._prepared = max(self._prepared, end)
                 return
-            target = min(end + self._options.log_chunk_bytes, self._options.log_file_bytes)
+            target = min(end + self._options.log_chunk_bytes, self.bytes_max)
             target = max(end, min(target, self._prepared + room))
             try:
                 self.file.preallocate(self._prepared, target - self._prepared)
             except OSError as error:
+                self.is_broken = error.errno not in _FULL
                 raise self._failed("write", error) from error
             self._prepared = target
         self._sync_file()
@@ -295,12 +336,25 @@ class LogFiles:
             raise self._broken("look for free space", error) from error
         return free - self._options.disk_reserve_bytes
 
+    def _check(self) -> None:
+        """Raise if something failed before and nobody could say so."""
+        if self.is_broken:
+            raise SyncFailedError(
+                f"{self.directory}: a write or a sync failed before. Nothing of this append was "
+                "acknowledged; the shard takes no more until the store is reopened."
+            )
+
     def _sync_file(self) -> None:
+        self._check()
         self.syncs += 1
-        sync(self.file)
+        try:
+            self.file.fdatasync()
+        except OSError as error:
+            self.is_broken = True
+            raise sync_failed(self.file, error) from error
 
     def _failed(self, what: str, error: OSError) -> DiskFullError | SyncFailedError:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno not in _FULL:
             return self._broken(what, error)
         return DiskFullError(
             f"{self.directory}: the disk is full ({error}). Nothing of this append was kept; "
@@ -333,12 +387,9 @@ def complete_below(fs: FileSystem, directory: str, lsn: int) -> list[int]:
     return [first for first, end in pairwise(lsns) if end <= lsn]
 
 
-def sync(file: File) -> None:
-    """Sync a file; raises `SyncFailedError`."""
-    try:
-        file.fdatasync()
-    except OSError as error:
-        raise SyncFailedError(
-            f"{file.path}: sync failed: {error}. What it covered was not acknowledged as "
-            "durable; the shard takes no more until the store is reopened."
-        ) from error
+def sync_failed(file: File, error: OSError) -> SyncFailedError:
+    """What to raise for a sync that failed."""
+    return SyncFailedError(
+        f"{file.path}: sync failed: {error}. What it covered was not acknowledged as "
+        "durable; the shard takes no more until the store is reopened."
+    )

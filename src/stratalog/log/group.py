@@ -16,6 +16,11 @@ from stratalog.options import StoreOptions
 if TYPE_CHECKING:
     from stratalog.log.topic import TopicLog
 
+_new = object.__new__
+
+# How long to wait before looking whether there is still something to wait for.
+_PATIENCE_SECONDS = 1.0
+
 
 class Entry:
     """One frame, complete but for its place in the log."""
@@ -62,10 +67,7 @@ class Entry:
 
 
 class PlainEntry(Entry):
-    """A frame of values alone, of a topic in the log: what does not vary is the class's.
-
-    Made by `append_body` with no constructor, which would be half of the time that takes.
-    """
+    """A frame of values alone, of a topic in the log: what does not vary is the class's."""
 
     __slots__ = ()
 
@@ -75,6 +77,17 @@ class PlainEntry(Entry):
     is_in_memory = False
     on_commit = None
     on_fail = None
+
+
+def plain_entry(topic: TopicLog, body: bytes, count: int) -> PlainEntry:
+    """A frame of values, without its place and time; the constructor would take twice as long."""
+    entry = _new(PlainEntry)
+    entry.topic = topic
+    entry.topic_id = topic.id
+    entry.body = body
+    entry.count = count
+    entry.body_checksum = body_checksum(body)
+    return entry
 
 
 def is_plain_run(entries: list[Any]) -> TypeGuard[list[PlainEntry]]:
@@ -105,6 +118,13 @@ class Pending:
     def topics(self) -> Sequence[TopicLog]:
         """The topic whose offsets it holds."""
         return (self.topic,)
+
+    def cut(self, offset: int) -> None:
+        """Forget what is behind `offset`: an append that was interrupted half-way left it."""
+        count = offset - self.base_offset
+        del self.values[count:], self.timestamps[count:]
+        for items in (self.extras or {}).values():
+            items.pop(count, None)
 
     def encode(self) -> list[Entry]:
         """The batch as a frame; as several when it would be too large for one."""
@@ -209,12 +229,14 @@ class Group:
     """
 
     __slots__ = (
+        "behind",
         "bytes",
         "condition",
         "done",
         "encoded",
         "entries",
         "error",
+        "failure",
         "gate",
         "is_lazy",
         "is_open",
@@ -230,7 +252,8 @@ class Group:
     )  # fmt: skip
 
     def __init__(self) -> None:
-        self.entries: list[Entry | Pending | Gathered] = []
+        self.entries: list[Any] = []
+        """Of type `Entry`, `Pending` or `Gathered`."""
         self.encoded: list[Entry] = []
         self.is_plain = False
         """Whether `encoded` is plain frames of one topic, which take a shorter way."""
@@ -251,6 +274,10 @@ class Group:
         """Holds a frame of several topics, of which some may be readable before the others are."""
         self.done = False
         self.error: StratalogError | None = None
+        self.failure: StratalogError | None = None
+        """What went wrong, from the moment that is known: nothing of it is tried again."""
+        self.behind: list[Group] = []
+        """Groups that came behind it and fail with it."""
         self.is_open = False
         """Whether the gate was opened."""
         self.gate = threading.Lock()
@@ -268,13 +295,27 @@ class Group:
         if self.condition is not None:
             with self.condition:
                 self.condition.notify_all()
+
+    def tell(self) -> None:
+        """Call back those who look at futures of a group that is done; no lock is held."""
+        if self.condition is not None:
+            with self.condition:
                 observed, self.observed = self.observed, {}
             for future in observed:
                 future.settle()
 
+    def look(self) -> bool:
+        """Wait for the outcome, but not for ever; returns whether it is known.
+
+        Another who waits may be interrupted between taking the gate and letting go of it.
+        """
+        if not self.done and self.gate.acquire(True, _PATIENCE_SECONDS):
+            self.gate.release()
+        return self.done
+
     def wait(self) -> None:
         """Return when the outcome is known."""
-        with self.gate:
+        while not self.look():
             pass
 
 
@@ -348,10 +389,3 @@ class AppendFuture(Future[int]):
                 else:
                     waiter.add_exception(self)
         self._invoke_callbacks()  # type: ignore[attr-defined]
-
-
-def again(error: StratalogError) -> StratalogError:
-    """A copy to raise: one exception raised in many threads would mix up their tracebacks."""
-    copy = type(error)(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy

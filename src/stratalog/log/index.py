@@ -83,9 +83,9 @@ class FrameIndex:
         self._max_timestamps.fromlist([entry.max_timestamp for entry in entries])
 
     def _cut(self) -> None:
-        """Forget a frame that an interrupt left half-added."""
+        """Forget a frame that an interrupt left half-added; what tells that goes last."""
         frames = len(self._max_timestamps)
-        for name in self.__slots__:
+        for name in reversed(self.__slots__):
             del getattr(self, name)[frames:]
 
     def __len__(self) -> int:

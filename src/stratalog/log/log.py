@@ -22,8 +22,9 @@ from stratalog.format.frame import FrameType
 from stratalog.format.names import log_file_path, shard_path
 from stratalog.fs import FileSystem
 from stratalog.log.crossing import Crossing
+from stratalog.log.failures import again
 from stratalog.log.files import LogFiles, complete_below
-from stratalog.log.group import Entry, Group, again
+from stratalog.log.group import Entry, Group
 from stratalog.log.memory import write_reserve
 from stratalog.log.reader import LogReader
 from stratalog.log.scan import ShardScanner, TornTail
@@ -77,8 +78,9 @@ class Log:
         self.on_tick: Callable[[], None] | None = None
         """Called by the ticker after each round."""
         self._ticker = Ticker(
-            self.tick, flush_interval=options.flush_interval, sync_interval=options.sync_interval
-        )
+            self.tick, root,
+            flush_interval=options.flush_interval, sync_interval=options.sync_interval,
+        )  # fmt: skip
         self._open_shards(fs, root, reader, scanners)
         self.crossing = Crossing(self.shards)
         """The way in for frames of several topics."""
@@ -90,15 +92,16 @@ class Log:
     def _open_shards(
         self, fs: FileSystem, root: str, reader: LogReader, scanners: Mapping[int, ShardScanner]
     ) -> None:
-        self.torn = [torn for s in scanners.values() if (torn := s.torn_tail()) is not None]
-        torn_paths = {torn.path for torn in self.torn}
+        tails = [tail for s in scanners.values() if (tail := s.torn_tail()) is not None]
+        tail_paths = {tail.path for tail in tails}
+        self.torn = [tail for tail in tails if not tail.is_past]
         for number in sorted({*range(self._options.shards), *scanners}):
             scanner = scanners.get(number)
             first_lsn, position = (scanner.first_lsn, scanner.position) if scanner else (-1, 0)
             directory = shard_path(root, number)
             wake = self._ticker.wake
             files = LogFiles(fs, reader, directory, self._options, first_lsn, position, wake)
-            files.recover(files.file.path in torn_paths)
+            files.recover(files.file.path in tail_paths)
             if number < self._options.shards:
                 self.shards.append(Shard(files, self._ticker.wake))
             else:
@@ -207,9 +210,12 @@ class Log:
     def rotate(self) -> None:
         """Go on in new files, so that all others can be given up."""
         for shard in self.shards:
-            with shard.commit_lock:
-                if shard.files.position:
-                    shard.files.rotate()
+            try:
+                with shard.commit_lock:
+                    if shard.files.position:
+                        shard.rotate()
+            finally:
+                shard.tell()
 
     def tick(self) -> bool:
         """Write what waits, sync what is due; returns whether something is left for later."""

@@ -5,7 +5,6 @@ Owns: a part of the store's memory, the share `tail`.
 
 from __future__ import annotations
 
-from itertools import count
 from typing import TYPE_CHECKING
 
 from stratalog.format.control import encode_reserve
@@ -32,7 +31,6 @@ class MemoryFrames:
         self._budget: MemoryBudget | None = None
         self._topic: TopicLog | None = None
         self._frames: dict[int, tuple[FrameHeader, bytes]] = {}
-        self._slots = count()
 
     def attach(self, topic: TopicLog, budget: MemoryBudget, bytes_max: int) -> None:
         """Say whose frames they are, and what they count against."""
@@ -54,15 +52,16 @@ class MemoryFrames:
             self._budget.ensure(SHARE, size)
 
     def add(self, entry: Entry) -> tuple[int, int]:
-        """Hold a frame; returns its slot and its length."""
-        slot = next(self._slots)
+        """Hold a frame; returns its slot and its length. May be repeated."""
+        slot = entry.base_offset
         header = FrameHeader(
             entry.type, entry.flags, len(entry.body), entry.count, entry.topic_id,
             entry.base_offset, entry.base_timestamp, entry.max_timestamp, entry.body_checksum, 0,
         )  # fmt: skip
         length = HEADER_BYTES + len(entry.body)
+        held = self._frames.get(slot)
         self._frames[slot] = (header, entry.body)
-        self._count(length)
+        self._count(length - (HEADER_BYTES + len(held[1]) if held is not None else 0))
         return slot, length
 
     def get(self, slot: int) -> tuple[FrameHeader, bytes] | None:

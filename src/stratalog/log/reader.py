@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 
+from stratalog.errors import StorageError
 from stratalog.format.multi import inner_seed
 from stratalog.format.names import log_file_path
 from stratalog.fs import File, FileSystem
@@ -65,15 +66,23 @@ class LogReader:
     def pread(self, number: int, length: int, position: int) -> bytes:
         """Bytes of a file. A file dropped here while another thread reads it closes after that."""
         path = self._paths[number]
-        with self._lock:
-            file = self._open.get(path)
-            if file is None:
-                file = self._open[path] = self._fs.open(path, "read")
-                if len(self._open) > self._FILES_MAX:
-                    self._open.popitem(last=False)
-            else:
-                self._open.move_to_end(path)
-        return file.pread(length, position)
+        try:
+            with self._lock:
+                file = self._open.get(path)
+                if file is None:
+                    file = self._open[path] = self._fs.open(path, "read")
+                    if len(self._open) > self._FILES_MAX:
+                        self._open.popitem(last=False)
+                else:
+                    self._open.move_to_end(path)
+            return file.pread(length, position)
+        except FileNotFoundError:
+            raise  # given up: whoever reads knows where else to look
+        except OSError as error:
+            raise StorageError(
+                f"{path} at position {position}: reading failed: {error}. Nothing of it was "
+                "returned; see to the disk, and read again."
+            ) from error
 
     def close(self) -> None:
         """Let all files go."""

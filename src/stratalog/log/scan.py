@@ -53,6 +53,8 @@ class TornTail(NamedTuple):
     path: str
     position: int
     bytes: int
+    is_past: bool
+    """Whether it is none: behind an end mark stands what a recycled file held before."""
 
 
 def frames(file: File, seed: int, position: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
@@ -188,7 +190,8 @@ class ShardScanner:
         while position < size:
             chunk = self._file.pread(_CHUNK_BYTES, position)
             if chunk.count(0) != len(chunk):
-                return TornTail(self._file.path, self.position, size - self.position)
+                is_past = position > self.position or not any(chunk[:ALIGNMENT])
+                return TornTail(self._file.path, self.position, size - self.position, is_past)
             position += len(chunk)
         return None
 

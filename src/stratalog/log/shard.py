@@ -16,19 +16,19 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections import deque
+from collections.abc import Callable
+from functools import partial
 
-from stratalog.errors import DiskFullError, PoisonedError, StratalogError, SyncFailedError
+from stratalog.errors import StratalogError, SyncFailedError
 from stratalog.format.frame import HEADER_BYTES
-from stratalog.log.files import LogFiles, sync
-from stratalog.log.group import AppendFuture, Entry, Gathered, Group, Pending, again, is_plain_run
+from stratalog.log.failures import again, fail
+from stratalog.log.files import LogFiles, sync_failed
+from stratalog.log.group import AppendFuture, Entry, Gathered, Group, Pending, is_plain_run
 from stratalog.log.interrupts import insist
 from stratalog.log.joint import Joint
-
-if TYPE_CHECKING:
-    from stratalog.log.topic import TopicLog
 
 # An append that finds this much waiting commits it: bounds memory. Less would let go of the
 # interpreter more often (512 KiB took a tenth longer), more would leave the processor's cache.
@@ -46,7 +46,12 @@ class Shard:
         self.files = files
         self.lock = threading.Lock()
         self.commit_lock = threading.Lock()
+        self.try_commit_lock = iter(partial(self.commit_lock.acquire, False), None)
+        """Each step of it takes the lock if it is free, and says whether it did."""
         self.group = Group()
+        self.alone = Group()
+        """The group of an append that meets nobody: see the module of that name."""
+        self.alone.sync = self.alone.done = True
         self.refusal: StratalogError | None = None
         """Why nothing more is accepted; None while all is well."""
         self.commits = 0
@@ -54,6 +59,8 @@ class Shard:
         self.in_flight: Group | None = None
         """The group that is being written, or that a frame of another shard is in."""
         self._wake = wake
+        self.untold: deque[Group] = deque()
+        """Groups that are done and have futures; whoever lets go of the commit lock tells them."""
         self.lost: StratalogError | None = None
         """Why something is gone that was accepted: the next append is told."""
 
@@ -87,6 +94,8 @@ class Shard:
 
     def relax(self, group: Group, *, lazy: bool) -> None:
         """Leave a group to the ticker; called with the lock held."""
+        # Before and behind: Ctrl-C in between must not leave a group that nobody comes for.
+        self._wake()
         group.is_lazy = lazy and (group.is_lazy or not group.is_relaxed)
         group.is_relaxed = True
         self._wake()
@@ -111,18 +120,33 @@ class Shard:
         me = threading.get_ident()
         try:
             with self.lock:
-                leads = not group.leader
+                leads = group.leader in (0, me)
                 if leads:
                     group.leader = me
+            # Whoever leads it may have been interrupted, again and again, before it could say so.
+            # Two that lead are no harm: the second finds it done.
+            while not leads and not group.look():
+                leads = group is self.group
             if leads:
                 with self.commit_lock:
                     if not group.done:  # the group before may have failed and taken it along
-                        self._lead(group)
-            else:
-                group.wait()
+                        self.lead(group)
         except BaseException:
-            insist(lambda: self._abandon(group, me))
+            insist(self.abandon, group)
             raise
+        self.tell()
+
+    def settle_group(self, group: Group, error: StratalogError | None) -> None:
+        """Make the outcome of a group known; may be repeated. The commit lock is held."""
+        group.finish(error)
+        if group.condition is not None:
+            self.untold.append(group)
+
+    def tell(self) -> None:
+        """Call back those who look at futures: what they do then may take any lock."""
+        while self.untold:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                self.untold.popleft().tell()
 
     def settle(self) -> None:
         """Make every append readable that was acknowledged without being written."""
@@ -135,6 +159,7 @@ class Shard:
 
     def tick(self, *, is_due: bool) -> bool:
         """Write what nobody waits for, and sync if that is due; returns whether more is left."""
+        self.tell()  # what whoever should have done it was interrupted in
         group = self.group
         if group.is_relaxed and not group.leader and (is_due or not group.is_lazy):
             self.finish(group)
@@ -160,18 +185,28 @@ class Shard:
             self.commit(group)
         # The group may have had nothing for the disk, or nothing at all: what groups before it
         # wrote is synced here, and if it has been already this does nothing.
-        with self.commit_lock:
-            self.check()
-            self.sync_files()
-            if then is not None:
-                then()
+        try:
+            with self.commit_lock:
+                self.check()
+                self.sync_files()
+                if then is not None:
+                    then()
+        finally:
+            self.tell()
 
     def sync_files(self) -> None:
         """Make durable what is written; the commit lock is held."""
+        self._or_fail(self.files.sync)
+
+    def rotate(self) -> None:
+        """Go on in a new file; the commit lock is held."""
+        self._or_fail(self.files.rotate)
+
+    def _or_fail(self, action: Callable[[], None]) -> None:
         try:
-            self.files.sync()
-        except SyncFailedError as error:
-            self.fail(Group(), error)
+            action()
+        except StratalogError as error:
+            insist(fail, self, Group(), error)
             raise
 
     def _sync_behind(self) -> None:
@@ -179,10 +214,12 @@ class Shard:
         with self.commit_lock:
             mark = self.files.mark()
         try:
-            sync(mark.file)
-        except SyncFailedError as error:
+            mark.file.fdatasync()
+        except OSError as error:
             with self.commit_lock:
-                self.fail(Group(), error)  # the shard tells the next append
+                # The shard tells the next append.
+                insist(fail, self, Group(), sync_failed(mark.file, error))
+            self.tell()
             return
         with self.commit_lock:
             self.files.note_synced(mark)
@@ -211,10 +248,11 @@ class Shard:
                 self.refusal = refusal
                 self.close_group()  # whoever begins a batch in the next one is told
                 self.files.close(trim=is_well and failure is None)
+        self.tell()
         if failure is not None:
             raise again(failure)
 
-    def _lead(self, group: Group) -> None:
+    def lead(self, group: Group) -> None:
         """Commit a group; the commit lock is held, and not let go of before the outcome is known.
 
         If Ctrl-C comes again and again: the groups behind it must not be written before it.
@@ -226,17 +264,17 @@ class Shard:
                 try:
                     self.commit_group(group)
                 except BaseException:
-                    self.fail(group, SyncFailedError("a commit was interrupted half-way."))
+                    insist(fail, self, group, SyncFailedError("a commit was interrupted half-way."))
                     raise
             raise
 
-    def _abandon(self, group: Group, me: int) -> None:
-        """Ctrl-C before the group was closed: leave it to the ticker, or its followers would wait.
+    def abandon(self, group: Group) -> None:
+        """Ctrl-C before a group of ours was closed: leave it to the ticker, or others would wait.
 
         Takes no commit lock: that may take as long as a sync, and be interrupted again.
         """
         with self.lock:
-            if group is self.group and group.leader == me:
+            if group is self.group and group.leader == threading.get_ident():
                 group.leader = 0
                 self.relax(group, lazy=False)
 
@@ -246,18 +284,19 @@ class Shard:
         Every step may be repeated, so that Ctrl-C in the middle of one does not leave it
         half-done: it is done again, and the interrupt is raised at the end.
         """
-        steps: list[Callable[[], None]] = [
-            lambda: self._close(group),
-            lambda: self._encode(group),
-            lambda: self._write(group),
-            lambda: self._settled(group),
-        ]
+        if not self.alone.done and group is not self.alone:
+            self.commit_group(self.alone)  # interrupted more often than anybody could mend
+            if group.done:  # it failed, and took this one along
+                return
         interrupt: BaseException | None = None
         try:
-            for step in steps:
-                interrupt = insist(step) or interrupt
+            if group.failure is None:
+                for step in (self._close, self._encode, self._write, self._settled):
+                    interrupt = insist(step, group) or interrupt
         except StratalogError as error:
-            self.fail(group, error)
+            group.failure = error  # before anything is called: what failed is not tried again
+        if group.failure is not None:
+            interrupt = insist(fail, self, group, group.failure) or interrupt
         if interrupt is not None:
             raise interrupt
 
@@ -351,46 +390,4 @@ class Shard:
         self.in_flight = None
         self.commits += 1
         self.committed_entries += len(group.encoded)
-        group.finish(None)
-
-    def fail(self, group: Group, error: StratalogError) -> None:
-        """Nothing of the group, nor of the one behind it, is in the log."""
-        is_clean = False
-        if isinstance(error, DiskFullError):
-            try:
-                self.files.cut()
-                is_clean = True
-            except OSError:
-                pass  # then nothing is certain any more, as after any other failure
-        with self.lock:
-            if not is_clean:
-                self.refusal = PoisonedError(
-                    f"{self.files.directory} takes no more appends since a write failed: {error} "
-                    "Close the store and open it again: it recovers everything acknowledged."
-                )
-            failed = (group, self.close_group())
-            self._give_back(failed, error)
-        for one in failed:
-            if not one.done:
-                one.finish(error)
-
-    def fail_behind(self, error: StratalogError, topics: Sequence[TopicLog]) -> None:
-        """Give back the offsets of topics, and of all that came since; the commit lock is held."""
-        with self.lock:
-            behind = self.close_group()
-            self._give_back((behind,), error)
-            for topic in topics:
-                topic.give_back()
-        behind.finish(error)
-
-    def _give_back(self, groups: Sequence[Group], error: StratalogError) -> None:
-        self.in_flight = None
-        for group in groups:
-            for entry in (group.encoded or group.entries)[group.published :]:
-                for topic in entry.topics:
-                    if topic.shard is self:
-                        topic.give_back()
-                if not isinstance(entry, Pending) and entry.on_fail is not None:
-                    entry.on_fail()
-            if group.is_relaxed:
-                self.lost = error
+        self.settle_group(group, None)

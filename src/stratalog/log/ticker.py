@@ -7,30 +7,28 @@ a sleeping thread and no wake-ups. Errors stay with the shard, which tells the n
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 from collections.abc import Callable
+
+from stratalog.log.interrupts import Signal
 
 logger = logging.getLogger("stratalog")
 
 
 class Ticker:
-    """Calls `tick` soon after `wake`, and again while `tick` says that something is left.
-
-    The signals are bare locks, released to be seen: `threading.Event` is written in Python, and a
-    Ctrl-C inside of its `set` would leave it locked for ever.
-    """
+    """Calls `tick` soon after `wake`, and again while `tick` says that something is left."""
 
     def __init__(
-        self, tick: Callable[[], bool], *, flush_interval: float, sync_interval: float
+        self, tick: Callable[[], bool], store: str, *, flush_interval: float, sync_interval: float
     ) -> None:
+        self._store = store
         self._tick = tick
         self._flush_interval = flush_interval
         # At least a millisecond, or an interval of 0 would spin.
         self._sync_interval = max(sync_interval, 0.001)
-        self._work = _Signal()
-        self._stop = _Signal()
+        self._work = Signal()
+        self._stop = Signal()
         self._thread = threading.Thread(target=self._run, name="stratalog-ticker", daemon=True)
 
     def start(self) -> None:
@@ -59,22 +57,7 @@ class Ticker:
                 is_left = self._tick()
             # Whatever it is: a thread that ends in silence would leave appends unwritten for ever.
             except Exception:
-                logger.exception("the background writer failed, and will try again")
+                logger.exception(
+                    "%s: the background writer failed, and will try again", self._store
+                )
                 is_left = True
-
-
-class _Signal:
-    """Given once or many times, taken once."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._lock.acquire()
-
-    def give(self) -> None:
-        if self._lock.locked():
-            with contextlib.suppress(RuntimeError):  # somebody else was faster
-                self._lock.release()
-
-    def take(self, timeout: float) -> bool:
-        """Wait for it, for ever if `timeout` is -1; returns whether it came."""
-        return self._lock.acquire(timeout=timeout)

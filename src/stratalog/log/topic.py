@@ -1,8 +1,8 @@
 """A topic's end of the log: what was assigned, what is published, and how records enter.
 
 Invariants:
-- `next_offset` is the next to assign, guarded by the shard's lock; `committed` is the first that
-  cannot be read yet. In between is what waits for its group.
+- `next_offset` is the next to assign, guarded by the shard's lock, or by `gathering` while that
+  runs; `committed` is the first that cannot be read yet. In between is what waits for its group.
 - Timestamps never decrease: a clock that went back is held at the last value until it catches up.
 
 Concurrency: the `append*` functions may be called from any thread. `publish*` is called by the
@@ -19,6 +19,7 @@ from stratalog.errors import UnknownTopicError, UnsupportedVersionError, UsageEr
 from stratalog.format.codec import CODECS
 from stratalog.format.control import TopicBody
 from stratalog.format.frame import HEADER_BYTES
+from stratalog.log.gathering import IS_POSSIBLE, NONE_RUNS, Gathering, claim, go_on
 from stratalog.log.group import AppendFuture, Entry, Group, Pending, batch_bytes_max
 from stratalog.log.index import MEMORY, FrameIndex
 from stratalog.log.memory import MemoryFrames, write_reserve
@@ -51,10 +52,11 @@ class TopicLog(Watched):
     # Slots, because an instance with more than 30 attributes is looked up the slow way.
     __slots__ = (
         "add_timestamp", "add_value", "batch_bytes_max", "codec", "created_at", "earliest", "epoch",
-        "given_back", "groups", "history", "id", "index", "is_dropped", "is_ephemeral", "is_plain",
-        "kind", "last_timestamp", "lock", "memory", "name", "next_offset", "options", "pending",
-        "pending_group", "plain_bytes_max", "rank", "reader", "record_bytes_max", "replayed",
-        "reservation", "reservation_asked", "reserved", "shard", "take_lock", "time_ns", "version",
+        "gathering", "given_back", "groups", "history", "id", "index", "is_dropped", "is_ephemeral",
+        "is_plain", "kind", "last_timestamp", "lock", "may_gather", "memory", "name", "next_offset",
+        "options", "pending", "pending_group", "plain_bytes_max", "rank", "reader",
+        "record_bytes_max", "replayed", "reservation", "reservation_asked", "reserved", "send",
+        "shard", "take_lock", "time_ns", "version",
     )  # fmt: skip
 
     add_timestamp: Callable[[int], None]
@@ -107,8 +109,12 @@ class TopicLog(Watched):
         self.pending_group: Group | None = None
         """The open group, while single appends are being gathered in it; None otherwise."""
         self.add_value: Callable[[bytes | None], None] = self._begin
-        """Adds to the batch being gathered. While there is none this is `_begin`, so that the
-        append itself need not ask."""
+        """Adds to the batch being gathered. While there is none this is `_begin`, and while
+        `gathering` has it one that ends that, so that the append itself need not ask."""
+        self.gathering: Gathering | None = None
+        """Guards the topic's end while it runs: see the module of that name."""
+        self.send = NONE_RUNS
+        self.may_gather = False
         self.is_plain = False
         """Whether plain values may take the short way: there is a writer, and a log to write."""
 
@@ -141,6 +147,7 @@ class TopicLog(Watched):
         self.rank = RANKS[self.options.durability or options.durability]
         if self.rank == EPHEMERAL and not self.is_ephemeral:
             self.rank = LAZY  # what was written once does not become volatile by an option
+        self.may_gather = IS_POSSIBLE and self.rank != SYNCED
         if self.is_ephemeral:
             self.memory.attach(self, budget, options.tail_bytes)
         self.record_bytes_max = options.record_bytes_max
@@ -184,8 +191,7 @@ class TopicLog(Watched):
         with shard.lock:
             group = shard.group
             try:
-                if self.pending_group is None:
-                    self._gather()
+                go_on(self)
                 self.add_value(value)
                 now = 0 if extras is None else extras.pop("timestamp", 0)
                 now = self.last_timestamp = max(now or self.time_ns(), self.last_timestamp)
@@ -242,13 +248,13 @@ class TopicLog(Watched):
         shard = self.shard
         with shard.lock:
             self.check()
+            self.stop_gathering()  # single appends that follow start a batch behind these
             entries = self.place(entries, remake)
             group = shard.group
             first = self.next_offset
             offset = entries[-1].base_offset + entries[-1].count
             for entry in entries:
                 group.bytes += len(entry.body)
-            self.stop_gathering()  # single appends that follow start a batch behind these
             self.ask(group, rank)
             if is_left:
                 shard.relax(group, lazy=False)
@@ -280,11 +286,11 @@ class TopicLog(Watched):
 
     def _begin(self, value: bytes | None) -> None:
         """Add the first plain value of a new batch; called with the lock held."""
-        self._gather()
+        self.begin_batch()
         self.add_value(value)
         self.ask(self.shard.group, self.rank)
 
-    def _gather(self) -> None:
+    def begin_batch(self) -> None:
         """Start a batch for single appends in the open group; called with the lock held."""
         shard = self.shard
         self.check()
@@ -317,17 +323,13 @@ class TopicLog(Watched):
         A value without its time, or both without their offset, would be written as they are. The
         next append begins a batch of its own: this one may not have asked for its class yet.
         """
-        if self.pending_group is None:
-            return
-        pending = self.pending
-        count = self.next_offset - pending.base_offset
-        del pending.values[count:], pending.timestamps[count:]
-        for items in (pending.extras or {}).values():
-            items.pop(count, None)
-        self.stop_gathering()
+        if self.pending_group is not None:
+            go_on(self)
+            self.stop_gathering()
 
     def stop_gathering(self) -> None:
         """Have the next single append begin a batch of its own; called with the lock held."""
+        claim(self)
         self.pending_group = None
         self.add_value = self._begin
 
@@ -389,7 +391,7 @@ class TopicLog(Watched):
 
     def give_back(self) -> None:
         """Forget offsets whose group failed; called with the shard's lock held."""
+        self.stop_gathering()
         if self.given_back < 0 or self.committed < self.given_back:
             self.given_back = self.committed
         self.next_offset = self.committed
-        self.stop_gathering()

@@ -26,7 +26,7 @@ def put_plain_once(log: TopicLog, key: bytes, value: bytes, priority: int) -> Pu
         now = time_ns()
         dedup = queue.dedup  # type: ignore[union-attr]
         if now < dedup.next_expiry and log.given_back < 0 and dedup.claim(key, now) < 0:
-            # See `Topic.append` for the loop, `enter_record` for what is in it.
+            # See `append_body` for the loop, `enter_record` for what is in it.
             for _ in log.take_lock:
                 try:
                     add_value = log.add_value

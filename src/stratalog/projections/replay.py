@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from stratalog.errors import CorruptionError, DamagedError
+from stratalog.errors import CorruptionError, DamagedError, StorageError
 from stratalog.format.control import TopicBody, decode_offsets
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
 from stratalog.format.manifest import Adoption, Placed, decode_adoption
@@ -196,9 +196,9 @@ class Replay:
             except ReleasedError:
                 self._begin()
         else:
-            raise CorruptionError(
+            raise StorageError(
                 f"{self._root}: the writer gives log files up faster than they can be read here: "
-                "read in smaller steps, or open the store again"
+                "try again later, or give them more time with a larger log_file_bytes"
             )
         while self._unordered:
             topic = self._unordered.pop()

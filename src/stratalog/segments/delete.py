@@ -116,8 +116,10 @@ def changes(topic: TopicLog, start: int, end: int, limit: int, node: str | None,
     records: list[Record] = []
     gap: Gap | None = None
     cold: set[int] = set()
-    for part in read_living(topic, start, end, now, cold):
+    for part in _windows(topic, start, end, limit, now, cold):
         if isinstance(part, Gap):
+            if gap is not None and (gap.last + 1, gap.reason) == (part.first, part.reason):
+                gap = Gap(gap.first, part.last, gap.reason)
             gap = gap or (part if part.reason != "expired" else None)
             continue
         found = part.batch.records(part.first, part.end)
@@ -131,3 +133,14 @@ def changes(topic: TopicLog, start: int, end: int, limit: int, node: str | None,
         following = end
     newest = end - 1
     return Diff(records, following - 1, newest, topic.earliest, following > newest, gap, len(cold))
+
+
+def _windows(
+    topic: TopicLog, start: int, end: int, limit: int, now: int, cold: set[int]
+) -> Iterator[Slice | Gap]:
+    """As `read_living`: no more than can be wanted, and if much of it is gone, more and more."""
+    window = limit
+    while start < end:
+        stop = min(end, start + window)
+        yield from read_living(topic, start, stop, now, cold)
+        start, window = stop, 2 * window

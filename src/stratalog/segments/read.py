@@ -1,7 +1,6 @@
 """From offsets to verified batches: the way out, from segments and from the log.
 
-Every frame is verified when it is read, header and body. Neighbouring frames of the log are read
-at once, about two megabytes at a time, and parsed in place.
+Every frame is verified when it is read, header and body.
 
 A reader holds no lock. What it is about to read may be moved meanwhile, from the log to a segment,
 from there to the cold store, or be evicted: it then looks again where the offset is now.
@@ -17,20 +16,12 @@ import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
-from stratalog.errors import ColdStoreError, CorruptionError, FormatError, StratalogError
-from stratalog.format.batch import Batch
-from stratalog.format.frame import HEADER_BYTES, FrameHeader, check_body, decode_header
-from stratalog.log.index import MEMORY, FrameIndex, FramePlace
+from stratalog.errors import ColdStoreError, CorruptionError, StratalogError
+from stratalog.log.frames import damaged, read_frames, read_run
 from stratalog.log.topic import TopicLog
 from stratalog.model import Gap, Record
 from stratalog.segments.history import History
 from stratalog.segments.segment import Segment, Slice
-
-_READ_BYTES = 2 << 20
-
-# Runs of plain frames smaller than this on average are merged: the copy takes a tenth of the time
-# of handling each by itself. Larger ones are better left where they are.
-_SMALL_FRAME_BYTES = 1 << 14
 
 # How often a reader looks again for what was moved under its hands: once is enough unless the
 # writer is another process, and busy.
@@ -168,9 +159,8 @@ def _log_parts(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | 
     if base > start:
         yield from _hole(topic, start, min(base, end))
         return
-    run = _run(index, number, frames, end)
     try:
-        for batch in _read_run(topic, run):
+        for batch in read_frames(topic, index, number, end):
             base = batch.base_offset
             last = min(base + batch.count, end)
             yield Slice(batch, start - base, last - base), last
@@ -178,7 +168,7 @@ def _log_parts(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | 
     except (CorruptionError, FileNotFoundError) as error:
         # The file may have been given up since: then a segment has it, or it is gone for good.
         if not isinstance(error, CorruptionError):
-            raise _MovedError(_damaged(topic, run[0], error)) from error
+            raise _MovedError(damaged(topic, index.place(number), error)) from error
         raise _MovedError(error) from error
 
 
@@ -276,7 +266,7 @@ def offset_at(topic: TopicLog, timestamp: int) -> int:
                 return max(segments[number].offset_at(timestamp), topic.earliest)
             if place is None:
                 return topic.committed
-            for batch in _read_run(topic, [place]):
+            for batch in read_run(topic, [place]):
                 return max(batch.offset_at(timestamp), topic.earliest)
         except ColdStoreError:
             if not _is_gone(topic, segments[number]):
@@ -329,72 +319,3 @@ def offsets_between(chosen: BitMap64, start: int, end: int) -> npt.NDArray[np.in
     inside.add_range(start, end)
     inside &= chosen
     return np.array(inside.to_array(), np.int64)
-
-
-def _run(index: FrameIndex, number: int, frames: int, end: int) -> list[FramePlace]:
-    """Frames side by side in one file, without a hole, up to about two megabytes."""
-    place = index.place(number)
-    run = [place]
-    total = place.length
-    while number + len(run) < frames and place.file != MEMORY:
-        following = index.place(number + len(run))
-        total += following.length
-        if (
-            following.file != place.file
-            or following.position != place.position + place.length
-            or following.base_offset != place.base_offset + place.count
-            or following.base_offset >= end
-            or total > _READ_BYTES
-        ):
-            break
-        run.append(following)
-        place = following
-    return run
-
-
-def _read_run(topic: TopicLog, run: list[FramePlace]) -> Iterator[Batch]:
-    first = run[0]
-    if first.file == MEMORY:
-        held = topic.memory.get(first.position)
-        if held is None:
-            raise CorruptionError(
-                f"topic {topic.name!r}: offsets {first.base_offset} to "
-                f"{first.base_offset + first.count - 1} left memory while they were read"
-            )
-        yield Batch.parse(*held)
-        return
-    length = run[-1].position + run[-1].length - first.position
-    data = topic.reader.pread(first.file, length, first.position)
-    headers = [_verify(topic, place, data, place.position - first.position) for place in run]
-    bodies = [place.position - first.position + HEADER_BYTES for place in run]
-    if len(run) > 1 and length < len(run) * _SMALL_FRAME_BYTES:
-        merged = Batch.merge(headers, data, bodies)
-        if merged is not None:
-            yield merged
-            return
-    for header, body, place in zip(headers, bodies, run, strict=True):
-        try:
-            batch = Batch.parse(header, data, body)
-        except FormatError as error:
-            raise _damaged(topic, place, error) from error
-        yield batch
-
-
-def _verify(topic: TopicLog, place: FramePlace, data: bytes, at: int) -> FrameHeader:
-    try:
-        header = decode_header(data, at, seed=topic.reader.seed(place.file))
-        if header[4:6] != (topic.id, place.base_offset) or header.count != place.count:
-            raise CorruptionError("another frame is where this one was")
-        check_body(header, data, at + HEADER_BYTES)
-    except FormatError as error:
-        raise _damaged(topic, place, error) from error
-    return header
-
-
-def _damaged(topic: TopicLog, place: FramePlace, error: Exception) -> CorruptionError:
-    return CorruptionError(
-        f"{topic.reader.path(place.file)} at position {place.position}: {error} "
-        f"(topic {topic.name!r}, offsets {place.base_offset} to "
-        f"{place.base_offset + place.count - 1}). Nothing damaged is ever returned; "
-        "read around these offsets, restore the file from a copy, or run `stratalog repair`."
-    )

@@ -9,14 +9,16 @@ has to look again.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from dataclasses import dataclass, field
 from itertools import islice
 
 import msgspec
 
 from stratalog.errors import CorruptionError, FormatError, NotAStoreError, UnsupportedVersionError
-from stratalog.format.frame import HEADER_BYTES, FrameType
+from stratalog.format.frame import FrameType
 from stratalog.format.names import (
     incoming_path,
     log_file_path,
@@ -33,7 +35,7 @@ from stratalog.format.names import (
 from stratalog.format.snapshot import CatalogState, LogState, Snapshot, decode_snapshot
 from stratalog.format.store import STORE_BYTES, StoreFile, decode_store
 from stratalog.fs import FileSystem
-from stratalog.log.scan import TornTail
+from stratalog.log.scan import TornTail, frames
 from stratalog.log.topic import TopicLog
 from stratalog.projections.adopt import rejected
 from stratalog.projections.replay import Replay
@@ -43,6 +45,10 @@ from stratalog.tools.report import Problem, Tally
 from stratalog.tools.topics import TopicAudit, audit_topic, plan_topic
 
 _VERSION_AT = slice(8, 12)
+
+# How often, and how far apart, the end of the log is looked at before it is called torn.
+_LOOKS = 3
+_LOOK_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -237,7 +243,7 @@ def _look_at_log(found: Audit) -> None:
             if damage.path != scanner.directory:
                 _note_damage(found, damage.path, damage.start, damage.end, damage.reason, lsns)
         torn = scanner.torn_tail()
-        if torn is not None:
+        if torn is not None and not torn.is_past:
             _note_torn(found, torn, scanner.first_lsn)
 
 
@@ -279,22 +285,31 @@ def _note_damage(
 
 
 def _note_torn(found: Audit, torn: TornTail, seed: int) -> None:
-    file = found.fs.open(torn.path, "read")
-    try:
-        head = file.pread(HEADER_BYTES, torn.position)
-    finally:
-        file.close()
-    if not head[:8].strip(b"\0"):
-        return  # a recycled file: the end is marked, and behind it is what the file held before
+    if _goes_on(found.fs, torn, seed):
+        return
     text = f"{torn.bytes} bytes behind the last whole frame"
     found.torn.append(torn)
     found.problem(
         "torn-tail", torn.path,
         f"{text}: what a crash left of appends that were not acknowledged, or the newest record "
-        "damaged" + (", or what the file held before it was recycled" if not torn.position else ""),
+        "damaged",
         "they are kept in quarantine and cut off; opening the store cuts them off, too",
         position=torn.position,
     )  # fmt: skip
+
+
+def _goes_on(fs: FileSystem, torn: TornTail, seed: int) -> bool:
+    """Whether a writer has added a frame since, and it is no torn tail."""
+    file = fs.open(torn.path, "read")
+    try:
+        for _ in range(_LOOKS):
+            with contextlib.suppress(FormatError):
+                if next(frames(file, seed, torn.position), None) is not None:
+                    return True
+            time.sleep(_LOOK_SECONDS)  # it may be half-way in
+    finally:
+        file.close()
+    return False
 
 
 # --- topics -----------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Verify: every checksum, every order and every reference of a directory, without touching it.
 
 Takes no lock and works beside a live writer. What such a writer changes while one looks can seem to
-be damage: what was found is looked for once more, and only what is found again is told.
+be damage: what was found is looked for again, and only what is found every time is told.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ MakeChecker = Callable[[FileSystem, Tally], Checker]
 
 # A live writer moves a file now and then, not every time one looks.
 _ATTEMPTS_MAX = 8
+
+# How often what was found is looked for once more, beside a writer that goes on.
+_LOOKS_MAX = 4
 
 
 def verify(
@@ -68,16 +71,22 @@ def verify(
 
 
 def _confirmed(look: Callable[[], Audit]) -> tuple[Audit, list[Problem]]:
-    """What is found twice in a row."""
+    """What is found again and again, as long as a writer goes on beside us."""
     found = look()
-    for _ in range(_ATTEMPTS_MAX):
-        if not found.problems:
+    suspects = {_key(problem) for problem in found.problems}
+    for _ in range(_LOOKS_MAX):
+        if not suspects:
             break
-        before = {_key(problem) for problem in found.problems}
-        found = look()
-        if all(_key(problem) in before for problem in found.problems):
+        before, found = found, look()
+        suspects &= {_key(problem) for problem in found.problems}
+        if _end(found) == _end(before):
             break
-    return found, found.problems
+    return found, [problem for problem in found.problems if _key(problem) in suspects]
+
+
+def _end(found: Audit) -> list[tuple[int, int]]:
+    """Where the log ended: a writer has moved it."""
+    return [(scanner.first_lsn, scanner.position) for scanner in found.replay.scanners.values()]
 
 
 def _key(problem: Problem) -> tuple[object, ...]:

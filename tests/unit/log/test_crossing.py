@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Literal
 
 import pytest
 from tests.crash.model import ROOT, kill, open_store
@@ -37,10 +39,10 @@ class Disk:
     def open(self) -> Store:
         return open_store(MonitorFs(self.faults), self.clock, shards=3, log_file_bytes=1 << 16)
 
-    def reopen(self) -> Store:
-        """As after a crash of the machine."""
+    def reopen(self, damage: Literal["drop", "keep"] = "drop") -> Store:
+        """As after a crash of the machine, or of the process alone: that keeps all."""
         kill(self.store)
-        self.disk = self.disk.crash(1, damage="drop")
+        self.disk = self.disk.crash(1, damage=damage)
         self.faults = FaultFs(self.disk)
         self.store = self.open()
         return self.store
@@ -87,6 +89,34 @@ def test_a_failure_anywhere_gives_all_offsets_back(operation: str, call: int) ->
     for name in NAMES:
         assert b"bad" not in store.topic(name).read_values() or not failed
         assert store.topic(name).read_values()[0] == b"good"
+    disk.batch(b"again")
+    assert all(values[-1] == b"again" for values in disk.values())
+    store.close()
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "fdatasync"])
+@pytest.mark.parametrize("call", range(1, 6))
+def test_offsets_of_a_batch_that_may_be_there_are_not_given_again(
+    operation: str, call: int
+) -> None:
+    """The sync of its frame failed, and all its bytes are there when the process is restarted."""
+    disk = Disk()
+    for name in NAMES:
+        disk.store.topic(name).append(b"relaxed", durability="disk")
+    disk.faults.add(Fault(operation=operation, call=call, error=errno.EIO))
+    with contextlib.suppress(SyncFailedError):
+        disk.batch(b"bad")
+    disk.faults.clear()
+    after: dict[str, int] = {}
+    for name in [*NAMES, *NAMES]:  # the first may only be told what was lost
+        with contextlib.suppress(StratalogError):
+            after.setdefault(name, disk.store.topic(name).append_many([b"after"] * 3)[0])
+    store = disk.reopen("keep")
+    assert store.damage is None
+    for name in NAMES:
+        values = store.topic(name).read_values()
+        if name in after:
+            assert set(values[after[name] :]) == {b"after"}
     disk.batch(b"again")
     assert all(values[-1] == b"again" for values in disk.values())
     store.close()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import stratalog
 
@@ -42,3 +45,27 @@ def test_a_closed_store_does_not_keep_log_that_is_in_segments(tmp_path: Path) ->
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.log")) == 0
     with stratalog.open(tmp_path) as store:
         assert len(store.topic("t").read_values()) == 1000
+
+
+def test_what_a_recycled_file_held_is_no_torn_tail(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither behind the end, nor before anything was written into it again."""
+    ends = set()
+    options: dict[str, Any] = {"shards": 1, "log_file_bytes": 1 << 14, "disk_reserve_bytes": 0}
+    with stratalog.open(tmp_path / "data", **options) as store:
+        topic = store.topic("t")
+        for number in range(60):
+            topic.append_many([b"%d" % number * 100] * 10)
+            if number % 10 == 9:
+                store.compact()
+            killed = tmp_path / f"killed-{number}"
+            shutil.copytree(tmp_path / "data", killed)
+            report = stratalog.verify(killed)
+            assert report.ok, str(report)
+            with stratalog.open(killed) as copy:
+                ends.add(copy.stats().torn_bytes)
+                assert len(copy.topic("t")) == len(topic)
+            shutil.rmtree(killed)
+    assert caplog.messages == []
+    assert ends == {0}

@@ -157,7 +157,21 @@ def test_the_background_thread_survives_what_it_meets(
         while topic.log.committed == 0:
             assert time.monotonic() < deadline
             time.sleep(0.001)
-    assert "will try again" in caplog.text
+    assert f"{tmp_path / 'data'}: the background writer failed, and will try again" in caplog.text
+
+
+@pytest.mark.parametrize("is_mine", [True, False])
+def test_a_leader_that_went_away_holds_nobody_up(tmp_path: Path, is_mine: bool) -> None:
+    """Interrupted twice in a moment it could not say so; it comes back itself, or another does."""
+    with stratalog.open(tmp_path / "data", shards=1) as store:
+        topic = store.topic("t")
+        topic.append(b"0")
+        shard = topic.log.shard
+        with shard.lock:
+            shard.group.leader = threading.get_ident() if is_mine else 1
+        begin = time.monotonic()
+        assert topic.append(b"1") == 1
+        assert time.monotonic() - begin < (0.9 if is_mine else 30)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
