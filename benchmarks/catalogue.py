@@ -19,6 +19,7 @@ BATCH = 1000
 ARROW_BATCH = 10_000
 THREADS = 16
 IN_FLIGHT = 256
+KEY = b"sixteen bytes 16"
 # What Stratalog's class `disk` may gather before it writes: the rivals' equal chance.
 GATHERED = 1000
 
@@ -128,6 +129,8 @@ def append_sync() -> Workload:
         _limit("pwrite + fdatasync, growing",
                partial(limits.synced_write, is_growing=True, count=100)),
         _own("stratalog", partial(own.append_one, durability="fsync", count=500)),
+        _own("stratalog, with a key",
+             partial(own.append_one, durability="fsync", count=500, key=KEY)),
         _own("stratalog, 16 threads", threads),
         _own("stratalog, 256 in flight",
              partial(own.append_nowait, in_flight=IN_FLIGHT, count=25_600)),
@@ -200,6 +203,7 @@ def read(scale: Scale) -> Workload:
         _own("read_arrow of single appends", partial(single, scan=own.scan_arrow)),
         _own("read_values of single appends", partial(single, scan=own.scan_values)),
         _own("read of single appends", partial(single, scan=own.scan_records)),
+        _own("the same with keys", partial(single, scan=own.scan_records, key=KEY)),
         _rival("lmdb", partial(rivals.lmdb_scan, count=200_000)),
         _rival("rocksdict", partial(rivals.rocksdict_scan, count=200_000)),
         _rival("sqlite3", partial(rivals.sqlite_scan, count=200_000)),

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from itertools import count as counter
 from typing import Any
 
@@ -33,12 +34,14 @@ LOG_ALONE: dict[str, Any] = {"checkpoint_bytes": 1 << 40, "checkpoint_interval":
 
 
 @contextmanager
-def append_one(directory: str, *, durability: str, count: int) -> Iterator[Trial]:
+def append_one(
+    directory: str, *, durability: str, count: int, key: bytes | None = None
+) -> Iterator[Trial]:
     """`append`, one record at a time, one thread."""
     values = records(count)
     with stratalog.open(directory, durability=durability, **LOG_ALONE) as store:
         topic = store.topic(_TOPIC)
-        append = topic.append
+        append = topic.append if key is None else partial(topic.append, key=key)
 
         def work() -> int:
             for value in values:
@@ -187,7 +190,12 @@ def scan_records(topic: stratalog.Topic) -> int:
 
 @contextmanager
 def read(
-    directory: str, *, scan: Callable[[stratalog.Topic], int], batch: int, count: int
+    directory: str,
+    *,
+    scan: Callable[[stratalog.Topic], int],
+    batch: int,
+    count: int,
+    key: bytes | None = None,
 ) -> Iterator[Trial]:
     """A scan of the log, written in batches; a batch of 1 is single appends, each synced."""
     durability = "fsync" if batch == 1 else "disk"
@@ -195,7 +203,7 @@ def read(
         topic = store.topic(_TOPIC)
         for _ in range(count // batch):
             if batch == 1:
-                topic.append(records(1)[0])
+                topic.append(records(1)[0], key=key)
             else:
                 topic.append_many(records(batch))
         yield Trial(lambda: scan(topic))
