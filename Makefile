@@ -51,7 +51,7 @@ check: $(VENV)/.dev ## Formatting, lint and types
 .PHONY: sweep
 sweep: $(VENV)/.dev ## The exhaustive crash sweep, more kills and more fuzzing (about 20 minutes)
 	STRATALOG_SWEEP=exhaustive STRATALOG_KILLS=100 STRATALOG_FUZZ=500000 \
-		$(BIN)/python -m pytest -n auto tests/crash tests/fuzz
+		$(BIN)/python -m pytest -n auto --timeout 3600 tests/crash tests/fuzz
 
 .PHONY: bench
 bench: $(VENV)/.bench ## Measure against rivals and physical limits; writes benchmarks/results

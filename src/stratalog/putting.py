@@ -11,7 +11,7 @@ from stratalog.consuming import delay_ns
 from stratalog.errors import WrongTypeError
 from stratalog.inputs import check_bytes, check_headers, check_text
 from stratalog.log.extras import enter_record, settle_record
-from stratalog.log.group import AppendFuture
+from stratalog.log.future import AppendFuture
 from stratalog.log.topic import TopicLog
 from stratalog.model import Durability, Put, Record
 from stratalog.options import check_range, seconds

@@ -13,8 +13,9 @@ from stratalog.errors import OptionError, TooLargeError
 from stratalog.format.columns import encode_columns, encode_values
 from stratalog.inputs import check_bytes, check_time, columns_of, listed, record_extras, rising
 from stratalog.log.alone import append_synced
+from stratalog.log.future import AppendFuture
 from stratalog.log.gathering import commit_gathered, gather
-from stratalog.log.group import AppendFuture, Entry, Group, check_batch, records_entry
+from stratalog.log.group import Entry, Group, check_batch, records_entry
 from stratalog.log.plain import append_body
 from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
 from stratalog.model import Durability, Record

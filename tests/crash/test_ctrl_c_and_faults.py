@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from stratalog.errors import StratalogError
-from stratalog.log.group import AppendFuture
+from stratalog.log.future import AppendFuture
 from stratalog.model import Record
 from stratalog.store import Store
 from stratalog.testing import FakeDisk, Fault, FaultFs, ManualClock

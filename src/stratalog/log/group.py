@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from stratalog.errors import StratalogError, TooLargeError
@@ -14,6 +15,7 @@ from stratalog.format.frame import HEADER_BYTES, FrameType, body_checksum
 from stratalog.options import StoreOptions
 
 if TYPE_CHECKING:
+    from stratalog.log.future import Audience
     from stratalog.log.topic import TopicLog
 
 _new = object.__new__
@@ -229,9 +231,9 @@ class Group:
     """
 
     __slots__ = (
+        "audience",
         "behind",
         "bytes",
-        "condition",
         "done",
         "encoded",
         "entries",
@@ -244,7 +246,6 @@ class Group:
         "is_publishing",
         "is_relaxed",
         "leader",
-        "observed",
         "position",
         "published",
         "sync",
@@ -282,110 +283,32 @@ class Group:
         """Whether the gate was opened."""
         self.gate = threading.Lock()
         self.gate.acquire()
-        self.condition: threading.Condition | None = None
-        self.observed: dict[AppendFuture, None] = {}
+        self.audience: Audience | None = None
+        """Who looks at its futures; None if it has none."""
 
     def finish(self, error: StratalogError | None) -> None:
         """Make the outcome known; may be repeated if it was interrupted."""
         self.error = error
         self.done = True
+        if self.audience is not None:
+            self.audience.is_done = True
         if not self.is_open:
             self.is_open = True
             self.gate.release()
-        if self.condition is not None:
-            with self.condition:
-                self.condition.notify_all()
 
-    def tell(self) -> None:
-        """Call back those who look at futures of a group that is done; no lock is held."""
-        if self.condition is not None:
-            with self.condition:
-                observed, self.observed = self.observed, {}
-            for future in observed:
-                future.settle()
-
-    def look(self) -> bool:
+    def look(self, timeout: float = _PATIENCE_SECONDS) -> bool:
         """Wait for the outcome, but not for ever; returns whether it is known.
 
         Another who waits may be interrupted between taking the gate and letting go of it.
         """
-        if not self.done and self.gate.acquire(True, _PATIENCE_SECONDS):
+        if not self.done and self.gate.acquire(True, min(timeout, _PATIENCE_SECONDS)):
             self.gate.release()
         return self.done
 
-    def wait(self) -> None:
-        """Return when the outcome is known."""
-        while not self.look():
-            pass
-
-
-class _Lazy:
-    """A list made when first looked at, which also tells the group that somebody looks."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, future: AppendFuture, owner: type) -> list[Any]:
-        made: list[Any] = []
-        future.__dict__[self._name] = made
-        future.group.observed[future] = None
-        return made
-
-
-class AppendFuture(Future[int]):
-    """A `concurrent.futures.Future` whose state is its group's.
-
-    A plain Future costs 1.1 us to make and about as much to resolve, more than the append itself.
-    This one makes nothing of its own: all futures of a group share one condition, and resolving
-    the group resolves them. `result()` commits the group itself when nobody else is at it.
-    """
-
-    _waiters = _Lazy()
-    _done_callbacks = _Lazy()
-
-    def __init__(self, group: Group, offset: int, lead: Callable[[Group], None]) -> None:
-        self.group = group
-        self._offset = offset
-        self._lead = lead
-
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]
-        condition = self.group.condition
-        assert condition is not None
-        return condition
-
-    @property
-    def _state(self) -> str:  # type: ignore[override]
-        return "FINISHED" if self.group.done else "RUNNING"  # running cannot be cancelled
-
-    @property
-    def _exception(self) -> BaseException | None:  # type: ignore[override]
-        return self.group.error
-
-    @property
-    def _result(self) -> int:  # type: ignore[override]
-        return self._offset
-
-    @property
-    def offset(self) -> int:
-        """The offset, before it is certain."""
-        return self._offset
-
-    def result(self, timeout: float | None = None) -> int:
-        """The offset, once the record is as durable as its class promises."""
-        group = self.group
-        if not group.done and timeout is None:
-            self._lead(group)
-        if group.done and group.error is None:
-            return self._offset
-        return super().result(timeout)
-
-    def settle(self) -> None:
-        """Tell those who look at this future alone: `wait`, `as_completed`, callbacks."""
-        with self._condition:
-            for waiter in self._waiters:
-                if self.group.error is None:
-                    waiter.add_result(self)
-                else:
-                    waiter.add_exception(self)
-        self._invoke_callbacks()  # type: ignore[attr-defined]
+    def wait(self, timeout: float = math.inf) -> bool:
+        """Return when the outcome is known, or the time is up; returns whether it is known."""
+        deadline = time.monotonic() + timeout
+        while not self.look(max(deadline - time.monotonic(), 0)):
+            if time.monotonic() >= deadline:
+                break
+        return self.done

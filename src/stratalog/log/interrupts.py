@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -53,3 +55,34 @@ class Signal:
     def take(self, timeout: float) -> bool:
         """Wait for it, for ever if `timeout` is -1; returns whether it came."""
         return self._lock.acquire(timeout=timeout)
+
+
+class Flag:
+    """What `threading.Event` is to one thread that waits, and whole whatever interrupts that."""
+
+    def __init__(self) -> None:
+        self._news = Signal()
+        self._is_set = False
+
+    def set(self) -> None:
+        """Wake whoever waits, now or later."""
+        self._is_set = True
+        self._news.give()
+
+    def clear(self) -> None:
+        """Have the next one wait."""
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Whether nobody has to wait."""
+        return self._is_set
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return when it is set, or the time is up; returns whether it is set."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while not self._is_set:
+            left = deadline - time.monotonic()
+            # News of before it was cleared may be left: then it comes back here at once.
+            if not self._news.take(min(max(left, 0), threading.TIMEOUT_MAX)) and left <= 0:
+                break
+        return self._is_set

@@ -16,9 +16,7 @@ Invariants:
 
 from __future__ import annotations
 
-import contextlib
 import threading
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -26,7 +24,8 @@ from stratalog.errors import StratalogError, SyncFailedError
 from stratalog.format.frame import HEADER_BYTES
 from stratalog.log.failures import again, fail
 from stratalog.log.files import LogFiles, sync_failed
-from stratalog.log.group import AppendFuture, Entry, Gathered, Group, Pending, is_plain_run
+from stratalog.log.future import AppendFuture, Audience
+from stratalog.log.group import Entry, Gathered, Group, Pending, is_plain_run
 from stratalog.log.interrupts import insist
 from stratalog.log.joint import Joint
 
@@ -59,8 +58,8 @@ class Shard:
         self.in_flight: Group | None = None
         """The group that is being written, or that a frame of another shard is in."""
         self._wake = wake
-        self.untold: deque[Group] = deque()
-        """Groups that are done and have futures; whoever lets go of the commit lock tells them."""
+        self.untold: dict[Audience, None] = {}
+        """Of groups that are done and have futures; whoever lets go of the commit lock tells."""
         self.lost: StratalogError | None = None
         """Why something is gone that was accepted: the next append is told."""
 
@@ -102,8 +101,8 @@ class Shard:
 
     def future(self, group: Group, offset: int) -> AppendFuture:
         """A future for an entry of the open group; called with the lock held."""
-        if group.condition is None:
-            group.condition = threading.Condition()
+        if group.audience is None:
+            group.audience = Audience()
             self.relax(group, lazy=False)
         return AppendFuture(group, offset, self.finish)
 
@@ -139,14 +138,16 @@ class Shard:
     def settle_group(self, group: Group, error: StratalogError | None) -> None:
         """Make the outcome of a group known; may be repeated. The commit lock is held."""
         group.finish(error)
-        if group.condition is not None:
-            self.untold.append(group)
+        if group.audience is not None:
+            self.untold[group.audience] = None
 
     def tell(self) -> None:
         """Call back those who look at futures: what they do then may take any lock."""
-        while self.untold:
-            with contextlib.suppress(IndexError):  # another thread was faster
-                self.untold.popleft().tell()
+        for audience in list(self.untold):
+            if audience.tell():
+                self.untold.pop(audience, None)
+            else:
+                self._wake()  # the ticker looks again
 
     def settle(self) -> None:
         """Make every append readable that was acknowledged without being written."""

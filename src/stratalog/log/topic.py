@@ -19,8 +19,9 @@ from stratalog.errors import UnknownTopicError, UnsupportedVersionError, UsageEr
 from stratalog.format.codec import CODECS
 from stratalog.format.control import TopicBody
 from stratalog.format.frame import HEADER_BYTES
+from stratalog.log.future import AppendFuture
 from stratalog.log.gathering import IS_POSSIBLE, NONE_RUNS, Gathering, claim, go_on
-from stratalog.log.group import AppendFuture, Entry, Group, Pending, batch_bytes_max
+from stratalog.log.group import Entry, Group, Pending, batch_bytes_max
 from stratalog.log.index import MEMORY, FrameIndex
 from stratalog.log.memory import MemoryFrames, write_reserve
 from stratalog.log.reader import LogReader

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from stratalog.log.extras import enter_record, settle_record
-from stratalog.log.group import AppendFuture, Group
+from stratalog.log.future import AppendFuture
+from stratalog.log.group import Group
 from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.log.topic import SYNCED, TopicLog
 from stratalog.model import Put
