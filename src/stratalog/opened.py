@@ -8,7 +8,7 @@ import os
 import weakref
 from typing import Protocol
 
-from stratalog.errors import ClosedError, StratalogError
+from stratalog.errors import ClosedError, StratalogError, UsageError
 
 
 class Opened(Protocol):
@@ -49,6 +49,14 @@ def closed(path: str, pid: int) -> ClosedError:
     return ClosedError(
         f"{path} is written by process {pid}, of which this one is a fork: open it here with "
         "read_only=True, or open it after the fork"
+    )
+
+
+def closed_by_itself(path: str) -> UsageError:
+    """What a store says that one of its own background threads is to close."""
+    return UsageError(
+        f"{path} cannot be closed by a callback that its own background thread called, and would "
+        "wait for: close it in another thread"
     )
 
 

@@ -26,11 +26,12 @@ from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import open_cold
 from stratalog.fs.holder import holder
 from stratalog.inputs import check_path
+from stratalog.log.interrupts import insist
 from stratalog.log.log import Log
 from stratalog.log.topic import TopicLog
 from stratalog.memory import keep_freed_memory
 from stratalog.model import Durability
-from stratalog.opened import OPEN, closed
+from stratalog.opened import OPEN, closed, closed_by_itself
 from stratalog.options import StoreOptions, TopicOptions
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.deletes import delete
@@ -108,14 +109,12 @@ class Store(QueueStore):
         """An open that failed: no thread of it goes on beside whoever opens the store next."""
         self.is_closed = self._has_let_go = True
         OPEN.discard(self)
-        try:
-            if self._upkeep is not None:
-                self._upkeep.stop()
-            if self._log is not None:
-                self._log.close()
-        finally:
-            if self._lock is not None:
-                self._lock.close()
+        if self._upkeep is not None:
+            insist(self._upkeep.stop)
+        if self._log is not None:
+            insist(self._log.close)
+        if self._lock is not None:
+            self._lock.close()
 
     def _recover(self, background: bool) -> None:
         """Go on where the last writer stopped, however it stopped."""
@@ -296,7 +295,13 @@ class Store(QueueStore):
         )  # fmt: skip
 
     def close(self) -> None:
-        """Write and sync everything, then let the directory go; closing twice is fine."""
+        """Write and sync everything, then let the directory go; closing twice is fine.
+
+        Ctrl-C meanwhile is raised at the end; if it comes again, at once: then the directory stays
+        locked until the store is closed once more, or the program ends.
+        """
+        if any(part is not None and part.thread.is_me for part in (self._upkeep, self._log)):
+            raise closed_by_itself(self.path)
         with self._close_lock:
             if self._has_let_go:
                 return
@@ -305,9 +310,9 @@ class Store(QueueStore):
             self._close()
 
     def _close(self) -> None:
+        # Nothing is let go of before this thread has ended, which changes files of the directory.
+        interrupt = None if self._upkeep is None else insist(self._upkeep.stop)
         try:
-            if self._upkeep is not None:
-                self._upkeep.stop()
             if self._log is not None and not self._log.is_closed:
                 self._log.finish(self._catalog.topics())
                 if self._upkeep is not None:
@@ -324,6 +329,8 @@ class Store(QueueStore):
                 self._lock.close()
             OPEN.discard(self)
             self._has_let_go = True  # only now: if Ctrl-C came before, closing again goes on
+        if interrupt is not None:
+            raise interrupt
 
     def forget(self) -> None:
         """Be closed in a forked process: the directory and what is in it are the parent's."""

@@ -23,7 +23,7 @@ from stratalog.format.control import encode_floor, encode_tier
 from stratalog.format.frame import FrameType
 from stratalog.format.segment import Summary
 from stratalog.format.snapshot import CatalogState, LogState
-from stratalog.log.interrupts import Signal
+from stratalog.log.interrupts import Background, Signal
 from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
@@ -88,7 +88,7 @@ class Upkeep:
         self._lock = threading.Lock()
         self._wake = Signal()
         self._is_stopped = False
-        self._thread = threading.Thread(target=self._run, name="stratalog-upkeep", daemon=True)
+        self.thread = Background(self._run, "stratalog-upkeep")
         start = {} if replay.snapshot is None else replay.snapshot.log.shards
         self._checkpointed = dict(start)
         """Per shard, the lsn below which everything is in segments."""
@@ -107,16 +107,15 @@ class Upkeep:
     # --- in the background ----------------------------------------------------------------
 
     def start(self) -> None:
-        """Begin; the thread is a daemon, so that a forgotten store does not keep a program."""
+        """Begin."""
         self._log.on_tick = self._look
-        self._thread.start()
+        self.thread.start()
 
     def stop(self) -> None:
-        """End the thread, once its round is over."""
+        """End the thread, once its round is over; may be repeated."""
         self._is_stopped = True
         self._wake.give()
-        if self._thread.is_alive():
-            self._thread.join()
+        self.thread.wait()
         with self._lock:
             pass  # a backup in another thread needs the store until it is done
 

@@ -86,3 +86,34 @@ class Flag:
             if not self._news.take(min(max(left, 0), threading.TIMEOUT_MAX)) and left <= 0:
                 break
         return self._is_set
+
+
+class Background:
+    """A thread of a store's, that ends when it is told to and is then waited for.
+
+    Not by `Thread.join`: Ctrl-C inside of that has Python 3.11 and 3.12 take a thread for ended
+    that runs on. A daemon, so that a forgotten store does not keep a program.
+    """
+
+    def __init__(self, run: Callable[[], None], name: str) -> None:
+        self._run = run
+        self._running = threading.Lock()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def _main(self) -> None:
+        with self._running:
+            self._run()
+
+    def wait(self) -> None:
+        """Return when it has ended. It was told to: if it only begins behind this, it ends, too."""
+        with self._running:
+            pass
+
+    @property
+    def is_me(self) -> bool:
+        """Whether it is the thread that asks."""
+        return self._thread.ident == threading.get_ident()

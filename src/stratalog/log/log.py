@@ -25,6 +25,7 @@ from stratalog.log.crossing import Crossing
 from stratalog.log.failures import again
 from stratalog.log.files import LogFiles, complete_below
 from stratalog.log.group import Entry, Group
+from stratalog.log.interrupts import Background
 from stratalog.log.memory import write_reserve
 from stratalog.log.reader import LogReader
 from stratalog.log.scan import ShardScanner, TornTail
@@ -216,6 +217,11 @@ class Log:
                         shard.rotate()
             finally:
                 shard.tell()
+
+    @property
+    def thread(self) -> Background:
+        """The one that writes what nobody waits for."""
+        return self._ticker.thread
 
     def tick(self) -> bool:
         """Write what waits, sync what is due; returns whether something is left for later."""

@@ -8,10 +8,9 @@ a sleeping thread and no wake-ups. Errors stay with the shard, which tells the n
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
-from stratalog.log.interrupts import Signal
+from stratalog.log.interrupts import Background, Signal
 
 logger = logging.getLogger("stratalog")
 
@@ -29,11 +28,11 @@ class Ticker:
         self._sync_interval = max(sync_interval, 0.001)
         self._work = Signal()
         self._stop = Signal()
-        self._thread = threading.Thread(target=self._run, name="stratalog-ticker", daemon=True)
+        self.thread = Background(self._run, "stratalog-ticker")
 
     def start(self) -> None:
-        """Begin; the thread is a daemon, so that a forgotten store does not keep a program."""
-        self._thread.start()
+        """Begin."""
+        self.thread.start()
 
     def wake(self) -> None:
         """Something is waiting."""
@@ -43,8 +42,7 @@ class Ticker:
         """End the thread and wait for it."""
         self._stop.give()
         self._work.give()
-        if self._thread.is_alive():
-            self._thread.join()
+        self.thread.wait()
 
     def _run(self) -> None:
         is_left = False
