@@ -49,9 +49,9 @@ check: $(VENV)/.dev ## Formatting, lint and types
 	$(BIN)/mypy
 
 .PHONY: sweep
-sweep: $(VENV)/.dev ## The exhaustive crash sweep, more kills and more fuzzing (about 20 minutes)
-	STRATALOG_SWEEP=exhaustive STRATALOG_KILLS=100 STRATALOG_FUZZ=500000 \
-		$(BIN)/python -m pytest -n auto --timeout 3600 tests/crash tests/fuzz
+sweep: $(VENV)/.dev ## The exhaustive crash sweep, more kills, fuzzing and random histories (about 25 minutes)
+	STRATALOG_SWEEP=exhaustive STRATALOG_KILLS=100 STRATALOG_FUZZ=500000 STRATALOG_EXAMPLES=1000 \
+		$(BIN)/python -m pytest -n auto --timeout 3600 tests/crash tests/fuzz tests/property
 
 .PHONY: bench
 bench: $(VENV)/.bench ## Measure against rivals and physical limits; writes benchmarks/results

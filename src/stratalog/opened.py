@@ -9,6 +9,7 @@ import weakref
 from typing import Protocol
 
 from stratalog.errors import ClosedError, StratalogError, UsageError
+from stratalog.log.interrupts import Background
 
 
 class Opened(Protocol):
@@ -52,12 +53,21 @@ def closed(path: str, pid: int) -> ClosedError:
     )
 
 
-def closed_by_itself(path: str) -> UsageError:
-    """What a store says that one of its own background threads is to close."""
-    return UsageError(
-        f"{path} cannot be closed by a callback that its own background thread called, and would "
-        "wait for: close it in another thread"
-    )
+class HasThread(Protocol):
+    """A part of a store that has a thread of its own."""
+
+    @property
+    def thread(self) -> Background:
+        """The thread."""
+
+
+def check_not_own(path: str, *parts: HasThread | None) -> None:
+    """Raise if a thread of a store's own is about to close it: it would wait for itself."""
+    if any(part is not None and part.thread.is_me for part in parts):
+        raise UsageError(
+            f"{path} cannot be closed by a callback that its own background thread called, and "
+            "would wait for: close it in another thread"
+        )
 
 
 def _leave_to_parent() -> None:

@@ -14,12 +14,7 @@ from typing import Any, Self
 from stratalog.backup import Progress, Source, back_up
 from stratalog.batch import Batch
 from stratalog.clock import Clock, SystemClock
-from stratalog.errors import (
-    DamagedError,
-    ReadOnlyError,
-    StratalogError,
-    TopicExistsError,
-)
+from stratalog.errors import DamagedError, ReadOnlyError, StratalogError, TopicExistsError
 from stratalog.format.control import TopicBody
 from stratalog.format.names import check_topic_name, lock_path
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
@@ -31,7 +26,7 @@ from stratalog.log.log import Log
 from stratalog.log.topic import TopicLog
 from stratalog.memory import keep_freed_memory
 from stratalog.model import Durability
-from stratalog.opened import OPEN, closed, closed_by_itself
+from stratalog.opened import OPEN, check_not_own, closed
 from stratalog.options import StoreOptions, TopicOptions
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.deletes import delete
@@ -297,11 +292,9 @@ class Store(QueueStore):
     def close(self) -> None:
         """Write and sync everything, then let the directory go; closing twice is fine.
 
-        Ctrl-C meanwhile is raised at the end; if it comes again, at once: then the directory stays
-        locked until the store is closed once more, or the program ends.
+        Ctrl-C is raised at the end, a second one at once: closing again then goes on.
         """
-        if any(part is not None and part.thread.is_me for part in (self._upkeep, self._log)):
-            raise closed_by_itself(self.path)
+        check_not_own(self.path, self._upkeep, self._log)
         with self._close_lock:
             if self._has_let_go:
                 return

@@ -34,7 +34,7 @@ from stratalog.projections.replay import Replay
 from stratalog.projections.router import control
 from stratalog.projections.snapshot import capture, capture_groups
 from stratalog.reports import CompactionReport
-from stratalog.segments.checkpoint import checkpoint, mark, seal_aged
+from stratalog.segments.checkpoint import checkpoint, mark, seal_due
 from stratalog.segments.retention import (
     Eviction,
     early_eviction,
@@ -262,7 +262,7 @@ class Upkeep:
             for topic in self._catalog.topics():
                 self._evict(topic, early_eviction)
                 is_new = checkpoint(topic, now, rest)
-                if seal_aged(topic, now) or is_new:
+                if seal_due(topic, now) or is_new:
                     touched.append(topic)
         except SyncFailedError as error:
             self._refusal = error  # what the kernel has of the file is unknown from now on

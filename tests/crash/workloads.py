@@ -220,6 +220,24 @@ def deletes(session: Session) -> None:
     session.snapshot()
 
 
+def purges(session: Session) -> None:
+    """All that there is deleted, in the log and in the open segment, and appends behind it."""
+    session.open(shards=1)
+    session.create("small", segment_records=6)
+    for number in range(3):
+        session.append_many("small", [b"%d" % number * 20] * 4)
+        session.checkpoint()
+        if number == 1:
+            session.append("small", b"in the log")
+        session.delete("small", before=session.store.topic("small").next_offset)
+        session.compact()
+        session.append("small", b"behind it")
+        session.checkpoint()
+        session.snapshot()
+    session.reopen(shards=1)
+    session.append("small", b"at the end")
+
+
 def evictions(session: Session) -> None:
     """Retention takes the oldest segments, again and again."""
     session.open(shards=1)
@@ -563,6 +581,7 @@ CATALOGUE: list[Workload] = [
     closes_with_segments,
     aged_segments,
     deletes,
+    purges,
     evictions,
     compactions,
     cold_segments,

@@ -286,6 +286,16 @@ class HistoryMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.topics)
     @rule(data=st.data())
+    def purge(self, data: st.DataObject) -> None:
+        """Everything there is, wherever it is; the topic goes on."""
+        name = data.draw(st.sampled_from(sorted(self.topics)))
+        topic, model = self._topic(name)
+        assert topic.delete(before=topic.next_offset) == len(self._living(name))
+        model.earliest = topic.earliest
+        model.records.clear()
+
+    @precondition(lambda self: self.topics)
+    @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
         """A topic goes; the next of its name has nothing of it."""
         name = data.draw(st.sampled_from(sorted(self.topics)))

@@ -62,13 +62,17 @@ def mark(topic: TopicLog) -> tuple[int, bytes]:
     return history.checkpointed, encode_checkpoint(*history.mark)
 
 
-def seal_aged(topic: TopicLog, now: int) -> bool:
-    """Seal the open segment if it is old enough; returns whether it was."""
-    seconds = topic.options.segment_seconds
+def seal_due(topic: TopicLog, now: int) -> bool:
+    """Seal the open segment if it is old enough, or all of it is gone; returns whether it was.
+
+    Once it is sealed, and the log says so, it can be removed like any other.
+    """
     segments = topic.history.chain.segments
-    if seconds is None or not segments or not segments[-1].is_open:
+    if not segments or not segments[-1].is_open:
         return False
-    if now - segments[-1].summary.created_at < seconds * 10**9:
+    seconds = topic.options.segment_seconds
+    is_aged = seconds is not None and now - segments[-1].summary.created_at >= seconds * 10**9
+    if not is_aged and segments[-1].end > topic.earliest:
         return False
     seal(topic, now)
     return True

@@ -89,10 +89,15 @@ def _reason(topic: TopicLog, segment: Segment, total: int, now: int) -> str:
 def remove_below(topic: TopicLog) -> tuple[int, int]:
     """Remove the segments that are wholly below the floor; returns how many, and their bytes.
 
-    What the cold store has of them is left to `remove_cold`.
+    Never the open one: what is appended next goes into its file. What the cold store has of them is
+    left to `remove_cold`.
     """
     history = topic.history
-    gone = [segment for segment in history.chain.segments if segment.end <= topic.earliest]
+    gone = [
+        segment
+        for segment in history.chain.segments
+        if segment.end <= topic.earliest and not segment.is_open
+    ]
     if gone:
         history.chain = Chain.of(history.chain.segments[len(gone) :])
         for segment in gone:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.conftest import OpenStore
 from tests.crash.model import Session
-from tests.unit.segments.topics import check, fill, segments, upkeep, value
+from tests.unit.segments.topics import check, files, fill, segments, upkeep, value
 
 from stratalog import Gap, OffsetOutOfRangeError, OptionError, ReadOnlyError, WrongTypeError
 from stratalog.store import Store
@@ -269,3 +269,39 @@ def test_a_large_delete_takes_several_frames(open_store: OpenStore) -> None:
         left = 20_000 - len(odd)
         assert len(topic.read_values()) == left
     assert len(make().topic("t").read_values()) == left
+
+
+@pytest.mark.parametrize("left", [0, 1, 15])
+@pytest.mark.parametrize("keep_up", ["compact", "round"])
+def test_a_topic_that_was_emptied_goes_on(
+    open_store: OpenStore, tmp_path: Path, keep_up: str, left: int
+) -> None:
+    """The open segment was removed, and what came next written to its file, which had no name.
+
+    A checkpoint later the log was given up, and acknowledged records were lost.
+    """
+    clock = ManualClock()
+    store = open_store(clock=clock, background=False, shards=1)
+    topic = store.create_topic("t", segment_records=10)
+    fill(topic, 4)
+    store.checkpoint()
+    if left:
+        fill(topic, left)  # not in a segment yet
+    assert topic.delete(before=topic.next_offset) == 4 + left
+    if keep_up == "compact":
+        store.compact()
+    else:
+        clock.advance(3600)
+        upkeep(store).round()
+        assert store.stats().upkeep is None
+    assert files(tmp_path) == files(tmp_path, ".open") == []  # its space comes back
+    for count in (1, 20):
+        first = topic.next_offset
+        fill(topic, count)
+        store.snapshot()
+        store.snapshot()
+        check(topic, range(4 + left, first + count))
+    store.close()
+    store = open_store(clock=clock, background=False)
+    assert store.damage is None
+    check(store.topic("t"), range(4 + left, 25 + left))
