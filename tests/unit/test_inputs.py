@@ -6,9 +6,12 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from tests.conftest import OpenStore
 
 from stratalog.errors import OptionError, TooLargeError, WrongTypeError
+from stratalog.format.arrow import HEADERS
 from stratalog.format.columns import encode_columns
 from stratalog.inputs import (
     check_bytes,
@@ -291,3 +294,31 @@ def test_a_record_too_large_is_refused_with_its_index(record: Record) -> None:
     """Everything it holds counts, and the message says which one and what the limit is."""
     with pytest.raises(TooLargeError, match=r"record 1 of the batch has .*record_bytes_max is 100"):
         columns_of([bytes(100), record], 100)
+
+
+@pytest.mark.parametrize("is_sliced", [False, True])
+def test_a_record_is_as_large_by_column_as_by_itself(
+    open_store: OpenStore, is_sliced: bool
+) -> None:
+    """Headers count, in `append_arrow` as well: a table got past the limit with them."""
+    store = open_store(record_bytes_max=100)
+    topic = store.topic("t")
+    headers = [{"h": b"1" * 40, "i": b"2" * 40}, None, {"name": b"3" * 46}, {"h": b"1"}]
+    pairs = [
+        None if one is None else [{"key": key, "value": value} for key, value in one.items()]
+        for one in headers
+    ]
+    keys = [b"k", None, b"k" * 50, b"k"]
+    values: list[bytes | None] = [b"v" * 10, b"", None, b"v" * 97]
+    for large in (False, True):
+        if large:
+            values[2] = b"x"
+        table = pa.table({"value": values, "key": keys, "headers": pa.array(pairs, HEADERS)})
+        if is_sliced:
+            table = table.slice(1)
+        if large:
+            with pytest.raises(TooLargeError, match=r"a record of 101 bytes .*nothing was"):
+                topic.append_arrow(table)
+        else:
+            topic.append_arrow(table)
+    assert len(topic) == (3 if is_sliced else 4)

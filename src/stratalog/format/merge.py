@@ -177,7 +177,8 @@ def _join_any(
 ) -> tuple[int, bytes, npt.NDArray[np.int64], int, int]:
     import pyarrow as pa
 
-    from stratalog.format.arrow import TYPES, ArrowColumns, schema, to_arrow
+    from stratalog.format.arrow import TYPES, schema, to_arrow
+    from stratalog.format.arrow_input import ArrowColumns
 
     wanted = schema(tuple(TYPES))
     batches = []

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from stratalog.errors import OptionError, TooLargeError
-from stratalog.format.arrow import ArrowColumns, split
+from stratalog.format.arrow_input import ArrowColumns, split
 from stratalog.inputs import rising
 from stratalog.log.group import Entry, check_batch, records_entry
 from stratalog.log.topic import TopicLog

@@ -15,6 +15,14 @@ from stratalog.format.names import log_file_path
 from stratalog.fs import File, FileSystem
 
 
+def read_failed(path: str, position: int, error: OSError) -> StorageError:
+    """What whoever reads is told when the disk cannot be read."""
+    return StorageError(
+        f"{path} at position {position}: reading failed: {error}. Nothing of it was returned; see "
+        "to the disk, and read again."
+    )
+
+
 class LogReader:
     """Reads frames of any log file of the store; keeps a bounded number of files open."""
 
@@ -79,10 +87,7 @@ class LogReader:
         except FileNotFoundError:
             raise  # given up: whoever reads knows where else to look
         except OSError as error:
-            raise StorageError(
-                f"{path} at position {position}: reading failed: {error}. Nothing of it was "
-                "returned; see to the disk, and read again."
-            ) from error
+            raise read_failed(path, position, error) from error
 
     def close(self) -> None:
         """Let all files go."""

@@ -33,6 +33,7 @@ from stratalog.format.names import cold_name, incoming_path, segment_name, topic
 from stratalog.format.segment import Index, SegmentFooter, State, Summary, place_index
 from stratalog.fs import File, FileSystem, NotMappedError, forget_pages
 from stratalog.fs.cold import ColdStore, open_cold
+from stratalog.log.reader import read_failed
 from stratalog.segments.segment import (
     Fetch,
     Loaded,
@@ -206,7 +207,10 @@ class SegmentPool:
         end = segment.summary.bytes
 
         def fetch(position: int, length: int) -> bytes:
-            return file.pread(min(length, end - position), position)
+            try:
+                return file.pread(min(length, end - position), position)
+            except OSError as error:
+                raise read_failed(file.path, position, error) from error
 
         check_segment_header(fetch, segment.topic_id, segment.first)
         index = scan_index(fetch, segment.topic_id, end, segment.first)

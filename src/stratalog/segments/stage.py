@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from stratalog.errors import OptionError
-from stratalog.format.arrow import ArrowColumns, split
+from stratalog.format.arrow_input import ArrowColumns, split
 from stratalog.format.codec import CODECS, compress
 from stratalog.format.manifest import (
     Manifest,

@@ -13,16 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stratalog.errors import CorruptionError, OptionError, WrongTypeError
-from stratalog.format.arrow import (
-    HEADERS,
-    TYPES,
-    ArrowColumns,
-    Part,
-    schema,
-    split,
-    to_arrow,
-    to_arrow_batches,
-)
+from stratalog.format.arrow import HEADERS, TYPES, Part, schema, to_arrow, to_arrow_batches
+from stratalog.format.arrow_input import ArrowColumns, split
 from stratalog.format.batch import Batch
 from stratalog.format.columns import Columns, encode_columns
 from stratalog.format.frame import Flag, FrameHeader, FrameType

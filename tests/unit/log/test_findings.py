@@ -241,13 +241,16 @@ def test_a_diff_reads_no_more_than_it_returns(
         assert len(topic.diff(after=49, limit=5000).records) == 950
 
 
-def test_a_disk_that_cannot_be_read_is_an_error_of_ours() -> None:
+@pytest.mark.parametrize("where", ["log", "open segment"])
+def test_a_disk_that_cannot_be_read_is_an_error_of_ours(where: str) -> None:
     """It was the operating system's own, with no word of what to do."""
     faults = FaultFs(FakeDisk())
     store = open_store(faults, ManualClock(), shards=1)
     topic = store.topic("t")
     for number in range(40):
         topic.append(b"%d" % number)
+    if where == "open segment":
+        store.checkpoint()
     faults.add(Fault(operation="pread", error=errno.EIO))
     with pytest.raises(StorageError, match=r"at position \d+: reading failed: .*read again"):
         topic.read_values()
