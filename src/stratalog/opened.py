@@ -8,8 +8,7 @@ import os
 import weakref
 from typing import Protocol
 
-from stratalog.errors import ClosedError, StratalogError, UsageError
-from stratalog.log.interrupts import Background
+from stratalog.errors import ClosedError, StratalogError
 
 
 class Opened(Protocol):
@@ -51,23 +50,6 @@ def closed(path: str, pid: int) -> ClosedError:
         f"{path} is written by process {pid}, of which this one is a fork: open it here with "
         "read_only=True, or open it after the fork"
     )
-
-
-class HasThread(Protocol):
-    """A part of a store that has a thread of its own."""
-
-    @property
-    def thread(self) -> Background:
-        """The thread."""
-
-
-def check_not_own(path: str, *parts: HasThread | None) -> None:
-    """Raise if a thread of a store's own is about to close it: it would wait for itself."""
-    if any(part is not None and part.thread.is_me for part in parts):
-        raise UsageError(
-            f"{path} cannot be closed by a callback that its own background thread called, and "
-            "would wait for: close it in another thread"
-        )
 
 
 def _leave_to_parent() -> None:

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 import warnings
-from types import TracebackType
 from typing import Any, Self
 
 from stratalog.backup import Progress, Source, back_up
@@ -26,7 +25,7 @@ from stratalog.log.log import Log
 from stratalog.log.topic import TopicLog
 from stratalog.memory import keep_freed_memory
 from stratalog.model import Durability
-from stratalog.opened import OPEN, check_not_own, closed
+from stratalog.opened import OPEN, closed
 from stratalog.options import StoreOptions, TopicOptions
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.deletes import delete
@@ -108,6 +107,7 @@ class Store(QueueStore):
             insist(self._upkeep.stop)
         if self._log is not None:
             insist(self._log.close)
+            insist(self._log.tell)
         if self._lock is not None:
             self._lock.close()
 
@@ -294,13 +294,17 @@ class Store(QueueStore):
 
         Ctrl-C is raised at the end, a second one at once: closing again then goes on.
         """
-        check_not_own(self.path, self._upkeep, self._log)
-        with self._close_lock:
-            if self._has_let_go:
-                return
-            with self._topics_lock:
-                self.is_closed = True
-            self._close()
+        # Callbacks are called without a lock: they may close the store as well.
+        tell = self._log.tell if self._log and os.getpid() == self._pid else lambda: None
+        try:
+            tell()  # while it is open
+            with self._close_lock:
+                if not self._has_let_go:
+                    with self._topics_lock:
+                        self.is_closed = True
+                    self._close()
+        finally:
+            tell()
 
     def _close(self) -> None:
         # Nothing is let go of before this thread has ended, which changes files of the directory.
@@ -328,20 +332,16 @@ class Store(QueueStore):
     def forget(self) -> None:
         """Be closed in a forked process: the directory and what is in it are the parent's."""
         self.is_closed = self._has_let_go = True
-        for topic in self._catalog.topics():
-            topic.is_plain = False
+        self._close_lock = threading.Lock()  # whoever had it is not in this process
+        if self._log is not None:
+            self._log.forget(self._catalog.topics(), closed(self.path, self._pid))
         if self._lock is not None:
             self._lock.close()  # the parent's is the same lock, and stays
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

@@ -17,7 +17,7 @@ from stratalog.log.future import AppendFuture
 from stratalog.log.gathering import commit_gathered, gather
 from stratalog.log.group import Entry, Group, check_batch, records_entry
 from stratalog.log.plain import append_body
-from stratalog.log.topic import EPHEMERAL, RANKS, SYNCED, TopicLog
+from stratalog.log.topic import EPHEMERAL, PLAIN_BYTES_MAX, RANKS, SYNCED, TopicLog
 from stratalog.model import Durability, Record
 from stratalog.options import TopicOptions, check_durability
 from stratalog.reading import Time, TopicReading
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from stratalog.group import Group as ConsumerGroup
 
 Value = bytes | bytearray | memoryview | None
-
-# Values up to this size take the short way, which counts records and not bytes.
-_PLAIN_BYTES_MAX = 1 << 10
 
 # What gathers before the append itself commits it: 4 MiB at most. Each commit lets go of the
 # interpreter and waits to get it back: 1024 took a fifth longer beside a checkpoint.
@@ -116,7 +113,7 @@ class Topic(TopicReading):
         """Append one record and return its offset, once its durability class is satisfied."""
         log = self._log
         if not (
-            log.is_plain and type(value) is bytes and len(value) <= _PLAIN_BYTES_MAX
+            log.is_plain and type(value) is bytes and len(value) <= PLAIN_BYTES_MAX
             and key is None and headers is None and tag is None and node is None
             and timestamp is None and ttl is None and durability is None
         ):  # fmt: skip
@@ -156,7 +153,7 @@ class Topic(TopicReading):
         """
         log = self._log
         if (
-            log.is_plain and type(value) is bytes and len(value) <= _PLAIN_BYTES_MAX
+            log.is_plain and type(value) is bytes and len(value) <= PLAIN_BYTES_MAX
             and key is None and headers is None and tag is None and node is None
             and timestamp is None and ttl is None and durability is None
         ):  # fmt: skip

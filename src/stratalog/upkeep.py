@@ -88,7 +88,7 @@ class Upkeep:
         self._lock = threading.Lock()
         self._wake = Signal()
         self._is_stopped = False
-        self.thread = Background(self._run, "stratalog-upkeep")
+        self._thread = Background(self._run, "stratalog-upkeep")
         start = {} if replay.snapshot is None else replay.snapshot.log.shards
         self._checkpointed = dict(start)
         """Per shard, the lsn below which everything is in segments."""
@@ -109,13 +109,13 @@ class Upkeep:
     def start(self) -> None:
         """Begin."""
         self._log.on_tick = self._look
-        self.thread.start()
+        self._thread.start()
 
     def stop(self) -> None:
         """End the thread, once its round is over; may be repeated."""
         self._is_stopped = True
         self._wake.give()
-        self.thread.wait()
+        self._thread.wait()
         with self._lock:
             pass  # a backup in another thread needs the store until it is done
 
@@ -254,7 +254,7 @@ class Upkeep:
     def _checkpoint(self, rest: Callable[[], None] = lambda: None) -> None:
         if self._refusal is not None:
             raise self._refusal
-        self._log.sync()
+        self._log.sync(tells_loss=False)
         positions = self._log.positions()
         now = self._clock.time_ns()
         touched: list[TopicLog] = []
@@ -375,7 +375,7 @@ class Upkeep:
         if groups.groups:
             # What they say of records is then in the log: a crash takes none of it back that the
             # snapshot has.
-            self._log.sync()
+            self._log.sync(tells_loss=False)
         log = LogState(dict(self._checkpointed))
         self._replay.snapshots.write(log, catalog, self._clock.time_ns(), groups, queues)
         self._log.release(self._replay.snapshots.released())

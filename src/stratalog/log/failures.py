@@ -87,5 +87,5 @@ def _give_back(shard: Shard, groups: Sequence[Group], error: StratalogError) -> 
                     topic.give_back()
             if not isinstance(entry, Pending) and entry.on_fail is not None:
                 entry.on_fail()
-        if group.is_relaxed:
+        if group.is_acknowledged:
             shard.lost = error

@@ -1,16 +1,15 @@
 """What `append_nowait` returns, and how those who look at it hear of its group.
 
-The futures of a group share one state, the group's, and one audience. The standard library looks at
-futures with the condition of each held, and may be interrupted by Ctrl-C between taking it and
-letting go. A condition that is a lock would then hold up whoever commits, for ever; and as many
-futures share one, two threads that wait for several could wait for each other. So nobody ever waits
-for an audience: while it is held, nothing is told, and whoever lets go of it tells. The same goes
-for the event that `wait` and `as_completed` wait for: it is replaced by one of ours.
+The futures of a group share one state, the group's. The standard library looks at futures with the
+condition of each held, and may be interrupted by Ctrl-C between taking it and letting go: whoever
+tells would then wait for ever. So nobody waits for what stands in a condition's place, the future's
+audience: while it is held, nothing is told, and whoever lets go of it tells. The same goes for the
+event that `wait` and `as_completed` wait for: it is replaced by one of ours.
 
 Invariants:
 - `_state` is FINISHED from the moment in which those who look are known: each of them has either
   seen that, or is called.
-- Nobody is called with a lock held: what a callback does may take any.
+- Nobody is called by whoever commits, but by the teller: see the module `telling`.
 """
 
 from __future__ import annotations
@@ -36,34 +35,36 @@ logger = logging.getLogger("stratalog")
 # `concurrent.futures.wait` takes about two seconds for a million futures.
 _HELD_SECONDS_MAX = 30.0
 
+_FINISHED, _RUNNING = "FINISHED", "RUNNING"  # running cannot be cancelled
+
 
 class Audience:
-    """Those who look at the futures of one group; in the place of each future's condition."""
+    """Those who look at one future; in the place of its condition."""
 
-    __slots__ = ("_calls", "_held_since", "_lock", "is_done", "is_told", "observed")
+    __slots__ = ("_calls", "_future", "_held_since", "_lock", "_wakes", "is_told")
 
-    def __init__(self) -> None:
+    def __init__(self, future: AppendFuture) -> None:
+        self._future = future
         self._lock = threading.Lock()
         self._held_since: list[float] = []
+        self._wakes: deque[Callable[[], None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
-        self.observed: dict[AppendFuture, None] = {}
-        """The futures that somebody looks at."""
-        self.is_done = False
-        """Whether the outcome of the group is known."""
         self.is_told = False
         """Whether it is certain who has to be called."""
 
     def acquire(self) -> bool:
         """Have nothing told for now; never waits."""
+        if self._future.group.done:
+            self.tell()
         with self._lock:
             self._held_since.append(time.monotonic())
         return True
 
     def release(self) -> None:
-        """Have it told, by us if the outcome is known."""
+        """Have it told, if the outcome is known."""
         with self._lock:
             self._held_since.pop()
-        if self.is_done:
+        if self._future.group.done:
             self.tell()
 
     def __enter__(self) -> bool:
@@ -73,66 +74,63 @@ class Audience:
         self.release()
 
     def tell(self) -> bool:
-        """Call those who look, unless somebody is just looking: then False, and he does it.
+        """Have those called who look, unless somebody is just looking: then False, and he does it.
 
-        The outcome is known. May be repeated, and be called by several threads: each of them is
-        called once.
+        The outcome is known. May be repeated, by several threads: each is called once.
         """
         with self._lock:
             if not self.is_told:
                 held = self._held_since
                 if held and time.monotonic() - held[-1] < _HELD_SECONDS_MAX:
                     return False
-                calls = deque(call for future in list(self.observed) for call in future.calls())
+                wakes, calls = self._future.looking()
                 # No function is called from here on: Ctrl-C comes before all of it or after.
-                self._calls = calls
-                self.observed = {}
+                self._wakes, self._calls = wakes, calls
                 self.is_told = True
-        while (call := self._next()) is not None:
-            call()
+        if self._wakes or self._calls:
+            self._future.group.post(self)
         return True
 
-    def _next(self) -> Callable[[], None] | None:
+    def wake(self) -> None:
+        """Wake those who wait in `wait` or `as_completed`; done by the teller."""
+        _call_all(self._wakes)
+
+    @property
+    def has_callbacks(self) -> bool:
+        """Whether `call` has anything to do."""
+        return bool(self._calls)
+
+    def call(self) -> None:
+        """Call back those who asked for it, for as long as they like; done by the teller."""
+        _call_all(self._calls)
+
+
+def _call_all(calls: deque[Callable[[], None]]) -> None:
+    while calls:
         try:
-            return self._calls.popleft()
-        except IndexError:  # another thread may have been faster
-            return None
+            call = calls.popleft()
+        except IndexError:  # another thread was faster
+            return
+        call()
 
 
-class _Looking(list[Any]):
-    """Those who look at one future: waiters of the standard library's, or callbacks."""
+class _Waiters(list[Any]):
+    """The standard library's waiters for one future."""
 
-    def append(self, one: Any) -> None:
-        """Add one who begins to look; a waiter gets an event that setting never waits for."""
-        if isinstance(getattr(one, "event", None), threading.Event):
-            one.event = Flag()
-        super().append(one)
-
-
-class _Lazy:
-    """A list made when first looked at, which also tells the audience that somebody looks."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, future: AppendFuture, owner: type) -> list[Any]:
-        audience = future._condition
-        if not audience.is_told:
-            audience.observed[future] = None
-        # One for all, also if two threads look at the same time.
-        return future.__dict__.setdefault(self._name, _Looking())  # type: ignore[no-any-return]
+    def append(self, waiter: Any) -> None:
+        """Add one who begins to wait; he gets an event that setting never waits for."""
+        if not isinstance(waiter.event, Flag):
+            waiter.event = Flag()
+        super().append(waiter)
 
 
 class AppendFuture(Future[int]):
     """A `concurrent.futures.Future` whose state is its group's.
 
     A plain Future costs 1.1 us to make and about as much to resolve, more than the append itself.
-    This one makes nothing of its own: resolving the group resolves all of its futures. `result()`
-    commits the group itself when nobody else is at it.
+    This one makes nothing of its own until somebody looks at it: resolving the group resolves all
+    of its futures. `result()` commits the group itself when nobody else is at it.
     """
-
-    _waiters = _Lazy()
-    _done_callbacks = _Lazy()
 
     def __init__(self, group: Group, offset: int, lead: Callable[[Group], None]) -> None:
         self.group = group
@@ -141,15 +139,30 @@ class AppendFuture(Future[int]):
 
     # --- what `wait`, `as_completed` and `add_done_callback` look at -----------------------
 
+    def _made(self, name: str, make: Callable[[], Any]) -> Any:
+        """What is made when it is first looked at: one for all, also if two threads look."""
+        found = self.__dict__.get(name)
+        return self.__dict__.setdefault(name, make()) if found is None else found
+
     @property
     def _condition(self) -> Audience:  # type: ignore[override]
-        audience = self.group.audience
-        assert audience is not None
-        return audience
+        audience = self.__dict__.get("audience")
+        if audience is None:
+            audience = self._made("audience", partial(Audience, self))
+            self.group.observed[self] = None
+        return audience  # type: ignore[no-any-return]
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        return self._made("waiters", _Waiters)  # type: ignore[no-any-return]
+
+    @property
+    def _done_callbacks(self) -> list[Any]:
+        return self._made("callbacks", list)  # type: ignore[no-any-return]
 
     @property
     def _state(self) -> str:  # type: ignore[override]
-        return "FINISHED" if self._condition.is_told else "RUNNING"  # running: not to be cancelled
+        return _FINISHED if self._condition.is_told else _RUNNING
 
     @property
     def _exception(self) -> BaseException | None:  # type: ignore[override]
@@ -159,15 +172,16 @@ class AppendFuture(Future[int]):
     def _result(self) -> int:  # type: ignore[override]
         return self._offset
 
-    def calls(self) -> list[Callable[[], None]]:
-        """What has to be called to tell those who look at this one."""
-        looked = self.__dict__
+    def looking(self) -> tuple[deque[Callable[[], None]], deque[Callable[[], None]]]:
+        """What has to be called to wake those who wait, and to call those back who asked for it."""
         is_well = self.group.error is None
-        calls: list[Callable[[], None]] = [
-            partial(waiter.add_result if is_well else waiter.add_exception, self)
-            for waiter in looked.get("_waiters", ())
-        ]
-        return calls + [partial(self._call, back) for back in looked.get("_done_callbacks", ())]
+        return (
+            deque(
+                partial(waiter.add_result if is_well else waiter.add_exception, self)
+                for waiter in self.__dict__.get("waiters", ())
+            ),
+            deque(partial(self._call, back) for back in self.__dict__.get("callbacks", ())),
+        )
 
     def _call(self, back: Callable[[Future[int]], object]) -> None:
         try:

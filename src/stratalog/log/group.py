@@ -15,7 +15,7 @@ from stratalog.format.frame import HEADER_BYTES, FrameType, body_checksum
 from stratalog.options import StoreOptions
 
 if TYPE_CHECKING:
-    from stratalog.log.future import Audience
+    from stratalog.log.future import AppendFuture, Audience
     from stratalog.log.topic import TopicLog
 
 _new = object.__new__
@@ -231,7 +231,6 @@ class Group:
     """
 
     __slots__ = (
-        "audience",
         "behind",
         "bytes",
         "done",
@@ -240,13 +239,16 @@ class Group:
         "error",
         "failure",
         "gate",
+        "is_acknowledged",
         "is_lazy",
         "is_open",
         "is_plain",
         "is_publishing",
         "is_relaxed",
         "leader",
+        "observed",
         "position",
+        "post",
         "published",
         "sync",
         "written",
@@ -267,6 +269,8 @@ class Group:
         self.sync = False
         self.leader = 0
         """The thread that has taken it on to commit this group; 0 for none."""
+        self.is_acknowledged = False
+        """Holds appends that were acknowledged already: if they are lost, the next one is told."""
         self.is_relaxed = False
         """Holds appends that nobody waits for: the ticker will see to it."""
         self.is_lazy = False
@@ -283,18 +287,28 @@ class Group:
         """Whether the gate was opened."""
         self.gate = threading.Lock()
         self.gate.acquire()
-        self.audience: Audience | None = None
-        """Who looks at its futures; None if it has none."""
+        self.observed: dict[AppendFuture, None] = {}
+        """The futures that somebody looks at."""
+        self.post: Callable[[Audience], None]
+        """Has their audiences called; set with its first future."""
 
     def finish(self, error: StratalogError | None) -> None:
         """Make the outcome known; may be repeated if it was interrupted."""
         self.error = error
         self.done = True
-        if self.audience is not None:
-            self.audience.is_done = True
         if not self.is_open:
             self.is_open = True
             self.gate.release()
+
+    def tell(self) -> bool:
+        """Have those called who look at futures of a group that is done; returns whether all are.
+
+        Whoever begins to look from now on sees that it is done.
+        """
+        for future in list(self.observed):
+            if future._condition.tell():
+                self.observed.pop(future, None)
+        return not self.observed
 
     def look(self, timeout: float = _PATIENCE_SECONDS) -> bool:
         """Wait for the outcome, but not for ever; returns whether it is known.

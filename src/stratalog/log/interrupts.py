@@ -116,4 +116,4 @@ class Background:
     @property
     def is_me(self) -> bool:
         """Whether it is the thread that asks."""
-        return self._thread.ident == threading.get_ident()
+        return threading.current_thread() is self._thread  # an ident is used again

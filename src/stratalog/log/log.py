@@ -24,12 +24,13 @@ from stratalog.fs import FileSystem
 from stratalog.log.crossing import Crossing
 from stratalog.log.failures import again
 from stratalog.log.files import LogFiles, complete_below
+from stratalog.log.forked import forget
 from stratalog.log.group import Entry, Group
-from stratalog.log.interrupts import Background
 from stratalog.log.memory import write_reserve
 from stratalog.log.reader import LogReader
 from stratalog.log.scan import ShardScanner, TornTail
 from stratalog.log.shard import Shard
+from stratalog.log.telling import Teller
 from stratalog.log.ticker import Ticker
 from stratalog.log.topic import TopicLog
 from stratalog.memory import MemoryBudget
@@ -82,12 +83,14 @@ class Log:
             self.tick, root,
             flush_interval=options.flush_interval, sync_interval=options.sync_interval,
         )  # fmt: skip
+        self._teller = Teller()
         self._open_shards(fs, root, reader, scanners)
         self.crossing = Crossing(self.shards)
         """The way in for frames of several topics."""
 
     def start(self) -> None:
         """Begin to write in the background what nobody waits for."""
+        self._teller.start()
         self._ticker.start()
 
     def _open_shards(
@@ -104,7 +107,7 @@ class Log:
             files = LogFiles(fs, reader, directory, self._options, first_lsn, position, wake)
             files.recover(files.file.path in tail_paths)
             if number < self._options.shards:
-                self.shards.append(Shard(files, self._ticker.wake))
+                self.shards.append(Shard(files, self._ticker.wake, self._teller.post))
             else:
                 self.ended[number] = files.lsn
                 files.close(trim=True)
@@ -146,7 +149,7 @@ class Log:
             # Ctrl-C may leave the frame in the open group: what becomes of it comes first, or a
             # record would be acknowledged in a topic that is about to go.
             with contextlib.suppress(StratalogError):
-                topic.shard.sync()
+                topic.shard.sync(tells_loss=False)
             topic.is_dropped = is_removed()
             raise
 
@@ -158,7 +161,7 @@ class Log:
             with shard.lock:
                 if topic.is_dropped and control.type == FrameType.CHECKPOINT:
                     continue  # dropped meanwhile: nobody will ask
-                topic.check()
+                topic.check(tells_loss=False)
                 if control.type == FrameType.DROP:
                     topic.drop()
                 entry = Entry(
@@ -188,7 +191,7 @@ class Log:
 
         with self.crossing.lock:
             for number, shard in enumerate(self.shards):
-                shard.sync(partial(note, number, shard))
+                shard.sync(partial(note, number, shard), tells_loss=False)
         return positions
 
     def release(self, positions: Mapping[int, int]) -> int:
@@ -218,11 +221,6 @@ class Log:
             finally:
                 shard.tell()
 
-    @property
-    def thread(self) -> Background:
-        """The one that writes what nobody waits for."""
-        return self._ticker.thread
-
     def tick(self) -> bool:
         """Write what waits, sync what is due; returns whether something is left for later."""
         with self._tick_lock:
@@ -237,9 +235,9 @@ class Log:
             self.on_tick()
         return is_left
 
-    def sync(self) -> None:
+    def sync(self, *, tells_loss: bool = True) -> None:
         """Make everything accepted so far durable, in all shards; raises what went wrong."""
-        self._each(Shard.sync, self.shards)
+        self._each(lambda shard: shard.sync(tells_loss=tells_loss), self.shards)
 
     def finish(self, topics: Iterable[TopicLog]) -> None:
         """Write and sync everything; raises if something could not be kept."""
@@ -258,6 +256,20 @@ class Log:
                 shard.close(self._refusal)
             except StratalogError as error:  # nobody waits for these; the directory is let go
                 logger.error("%s: appends were lost while it was closed: %s", self._root, error)
+
+    def forget(self, topics: Iterable[TopicLog], refusal: StratalogError) -> None:
+        """Write nothing any more: this is a fork of the process whose log it is."""
+        self.is_closed = True
+        forget(self.shards, topics, refusal)
+
+    def tell(self) -> None:
+        """Return when all were called who look at futures that are done; no lock is held."""
+        for shard in self.shards:
+            shard.tell()
+        if self.is_closed:
+            self._teller.stop()
+        else:
+            self._teller.flush()
 
     def _each(self, action: Callable[[_T], None], items: Iterable[_T]) -> None:
         """Do it to all of them, even if one fails; then raise the first failure."""

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 from stratalog.format.control import encode_reserve
 from stratalog.format.frame import HEADER_BYTES, FrameHeader, FrameType
 from stratalog.log.group import Entry
-from stratalog.log.index import FrameIndex
 from stratalog.memory import MemoryBudget
 
 if TYPE_CHECKING:
     from stratalog.log.topic import TopicLog
 
 SHARE = "tail"
+
+# Offsets an ephemeral topic may give out before the log must say so: one sync per this many.
+_RESERVE = 1 << 16
 
 
 class MemoryFrames:
@@ -68,17 +70,19 @@ class MemoryFrames:
         """The frame in a slot, if it is still there."""
         return self._frames.get(slot)
 
-    def drop_oldest(self, index: FrameIndex) -> tuple[FrameIndex, int]:
-        """Drop a quarter of the frames; returns the index of the rest, and their first offset.
+    def drop_oldest(self, topic: TopicLog) -> None:
+        """Drop a quarter of the frames of a topic that has any.
 
         A reader goes on with the index it holds, and finds the slots it comes too late for gone.
+        When it looks again the topic has to say so already.
         """
-        for number in range(max(1, len(index) // 4)):
-            place = index.place(number)
+        index = topic.index
+        places = [index.place(number) for number in range(max(1, len(index) // 4))]
+        earliest = places[-1].base_offset + places[-1].count
+        topic.index, topic.earliest = index.behind(earliest), earliest
+        for place in places:
             if self._frames.pop(place.position, None) is not None:
                 self._count(-place.length)
-        earliest = place.base_offset + place.count
-        return index.behind(earliest), earliest
 
     def shed(self) -> bool:
         """Drop a quarter of the frames because the store needs the memory."""
@@ -88,7 +92,7 @@ class MemoryFrames:
         with topic.shard.commit_lock:
             if not len(topic.index):
                 return False
-            topic.index, topic.earliest = self.drop_oldest(topic.index)
+            self.drop_oldest(topic)
         return True
 
     def _count(self, length: int) -> None:
@@ -97,17 +101,31 @@ class MemoryFrames:
             self._budget.add(SHARE, length)
 
 
+def make_room(topic: TopicLog, records: int, size: int) -> None:
+    """See that an ephemeral topic has memory for records, and offsets to give them.
+
+    The log has to know, durably, up to where offsets may have been given out. Others may take them
+    meanwhile: whoever gives them, with the lock held, looks at `reserved` once more.
+    """
+    topic.memory.make_room(size)
+    if topic.next_offset + records > topic.reserved:
+        write_reserve(topic, max(records, _RESERVE))
+
+
 def write_reserve(topic: TopicLog, ahead: int) -> None:
     """Have the log say, durably, up to where an ephemeral topic may have given offsets out."""
     shard = topic.shard
     with shard.lock:
         topic.check()
         offset = topic.next_offset + ahead
+        # Less than before, when it is closed: from now on nobody gets what it no longer covers.
+        topic.reserved = min(topic.reserved, offset)
         number = topic.reservation_asked = topic.reservation_asked + 1
 
         def done() -> None:
-            if number > topic.reservation:
-                topic.reservation, topic.reserved = number, offset
+            topic.reservation = max(topic.reservation, number)
+            if number == topic.reservation_asked:  # a later one may say less
+                topic.reserved = offset
 
         body = encode_reserve(number)
         group = shard.enter(

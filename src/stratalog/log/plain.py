@@ -26,7 +26,7 @@ def append_body(log: TopicLog, body: bytes, count: int) -> tuple[int, int]:
             if (now := time_ns()) < log.last_timestamp:
                 now = log.last_timestamp
             group = shard.group
-            if log.rank == SYNCED or not group.is_relaxed or group.is_lazy:
+            if log.rank == SYNCED or not group.is_acknowledged or group.is_lazy:
                 log.ask(group, log.rank)
             entry.base_offset = first = log.next_offset
             entry.base_timestamp = entry.max_timestamp = now

@@ -41,7 +41,9 @@ UNSYNCED_BYTES_MAX = 8 << 20
 class Shard:
     """A log of its own: files, an open group, and one commit at a time."""
 
-    def __init__(self, files: LogFiles, wake: Callable[[], None]) -> None:
+    def __init__(
+        self, files: LogFiles, wake: Callable[[], None], post: Callable[[Audience], None]
+    ) -> None:
         self.files = files
         self.lock = threading.Lock()
         self.commit_lock = threading.Lock()
@@ -58,16 +60,17 @@ class Shard:
         self.in_flight: Group | None = None
         """The group that is being written, or that a frame of another shard is in."""
         self._wake = wake
-        self.untold: dict[Audience, None] = {}
-        """Of groups that are done and have futures; whoever lets go of the commit lock tells."""
+        self._post = post
+        self.untold: dict[Group, None] = {}
+        """Groups that are done and have futures; whoever lets go of the commit lock tells."""
         self.lost: StratalogError | None = None
         """Why something is gone that was accepted: the next append is told."""
 
     # --- entering: the shard's lock is held -----------------------------------------------
 
-    def check(self) -> None:
-        """Raise if nothing can be accepted, or if something accepted earlier was lost since."""
-        if self.lost is not None:
+    def check(self, *, tells_loss: bool = True) -> None:
+        """Raise if nothing can be accepted, or if something was lost since: once, and to a user."""
+        if tells_loss and self.lost is not None:
             lost, self.lost = self.lost, None
             raise lost
         if self.refusal is not None:
@@ -87,23 +90,24 @@ class Shard:
         group.entries.append(changes)
         if sync:
             group.sync = True
-        elif not group.is_relaxed or group.is_lazy:
-            self.relax(group, lazy=lazy)
+        elif not group.is_acknowledged or group.is_lazy:
+            self.relax(group, lazy=lazy, acknowledged=True)
         return group
 
-    def relax(self, group: Group, *, lazy: bool) -> None:
+    def relax(self, group: Group, *, lazy: bool, acknowledged: bool = False) -> None:
         """Leave a group to the ticker; called with the lock held."""
         # Before and behind: Ctrl-C in between must not leave a group that nobody comes for.
         self._wake()
         group.is_lazy = lazy and (group.is_lazy or not group.is_relaxed)
         group.is_relaxed = True
+        group.is_acknowledged = group.is_acknowledged or acknowledged
         self._wake()
 
     def future(self, group: Group, offset: int) -> AppendFuture:
         """A future for an entry of the open group; called with the lock held."""
-        if group.audience is None:
-            group.audience = Audience()
+        if not group.is_relaxed or group.is_lazy:
             self.relax(group, lazy=False)
+        group.post = self._post
         return AppendFuture(group, offset, self.finish)
 
     # --- committing: no lock is held ------------------------------------------------------
@@ -138,14 +142,14 @@ class Shard:
     def settle_group(self, group: Group, error: StratalogError | None) -> None:
         """Make the outcome of a group known; may be repeated. The commit lock is held."""
         group.finish(error)
-        if group.audience is not None:
-            self.untold[group.audience] = None
+        if group.observed:
+            self.untold[group] = None
 
     def tell(self) -> None:
-        """Call back those who look at futures: what they do then may take any lock."""
-        for audience in list(self.untold):
-            if audience.tell():
-                self.untold.pop(audience, None)
+        """Have those called back who look at futures."""
+        for group in list(self.untold):
+            if group.tell():
+                self.untold.pop(group, None)
             else:
                 self._wake()  # the ticker looks again
 
@@ -172,13 +176,13 @@ class Shard:
             self._sync_behind()
         return self.group.is_relaxed or self.files.synced != self.files.position
 
-    def sync(self, then: Callable[[], None] | None = None) -> None:
+    def sync(self, then: Callable[[], None] | None = None, *, tells_loss: bool = True) -> None:
         """Write and sync everything that was accepted so far; raises what went wrong.
 
         `then` is called when all that was written is durable, and before anything else is.
         """
         with self.lock:
-            self.check()
+            self.check(tells_loss=tells_loss)
             group = self.group
             if group.entries:
                 group.sync = True
@@ -188,7 +192,7 @@ class Shard:
         # wrote is synced here, and if it has been already this does nothing.
         try:
             with self.commit_lock:
-                self.check()
+                self.check(tells_loss=tells_loss)
                 self.sync_files()
                 if then is not None:
                     then()
@@ -392,3 +396,4 @@ class Shard:
         self.commits += 1
         self.committed_entries += len(group.encoded)
         self.settle_group(group, None)
+        group.entries = group.encoded = []  # a future may hold the group for long

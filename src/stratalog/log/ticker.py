@@ -28,11 +28,11 @@ class Ticker:
         self._sync_interval = max(sync_interval, 0.001)
         self._work = Signal()
         self._stop = Signal()
-        self.thread = Background(self._run, "stratalog-ticker")
+        self._thread = Background(self._run, "stratalog-ticker")
 
     def start(self) -> None:
         """Begin."""
-        self.thread.start()
+        self._thread.start()
 
     def wake(self) -> None:
         """Something is waiting."""
@@ -42,7 +42,7 @@ class Ticker:
         """End the thread and wait for it."""
         self._stop.give()
         self._work.give()
-        self.thread.wait()
+        self._thread.wait()
 
     def _run(self) -> None:
         is_left = False

@@ -23,7 +23,7 @@ from stratalog.log.future import AppendFuture
 from stratalog.log.gathering import IS_POSSIBLE, NONE_RUNS, Gathering, claim, go_on
 from stratalog.log.group import Entry, Group, Pending, batch_bytes_max
 from stratalog.log.index import MEMORY, FrameIndex
-from stratalog.log.memory import MemoryFrames, write_reserve
+from stratalog.log.memory import MemoryFrames, make_room
 from stratalog.log.reader import LogReader
 from stratalog.log.shard import GROUP_BYTES_MAX
 from stratalog.log.watched import Watched
@@ -40,8 +40,8 @@ EPHEMERAL, LAZY, RELAXED, SYNCED = range(4)
 """The durability classes as the hot path compares them."""
 RANKS = dict(zip(Durability, (EPHEMERAL, LAZY, RELAXED, SYNCED), strict=True))
 
-# Offsets an ephemeral topic may give out before the log must say so: one sync per this many.
-_RESERVE = 1 << 16
+# Values up to this size take the short way, which counts records and not bytes.
+PLAIN_BYTES_MAX = 1 << 10
 
 # What a single append adds to a batch besides its bytes: timestamp, end, and its list slots.
 _RECORD_BYTES = 32
@@ -143,7 +143,7 @@ class TopicLog(Watched):
         self.time_ns = time_ns
         self.lock = shard.lock
         self.take_lock = iter(shard.lock.acquire, False)
-        self.is_plain = not self.is_ephemeral
+        self.is_plain = not self.is_ephemeral and options.record_bytes_max >= PLAIN_BYTES_MAX
         self.reservation_asked = self.reservation
         self.rank = RANKS[self.options.durability or options.durability]
         if self.rank == EPHEMERAL and not self.is_ephemeral:
@@ -185,34 +185,38 @@ class TopicLog(Watched):
         columns this record has. Plain values of the topic's own class take the shorter way through
         `Topic.append`, which does the same with less looking around.
         """
-        if self.is_ephemeral:
-            self._make_room(1, size)
         shard = self.shard
         future = None
-        with shard.lock:
-            group = shard.group
-            try:
-                go_on(self)
-                self.add_value(value)
-                now = 0 if extras is None else extras.pop("timestamp", 0)
-                now = self.last_timestamp = max(now or self.time_ns(), self.last_timestamp)
-                self.add_timestamp(now)
-                if extras is not None:
-                    self._add_extras(extras, now)
-                self.ask(group, rank)
-            except BaseException:
-                self.take_back()
-                raise
-            # No function is called until this is done: Ctrl-C does not come in between.
-            offset = self.next_offset
-            self.next_offset = offset + 1
-            group.bytes += size + _RECORD_BYTES
-            if rank != self.rank:
-                # As `stop_gathering`: the next plain append has to ask for its own class.
-                self.pending_group = None
-                self.add_value = self._begin
-            if nowait:
-                future = shard.future(group, offset)
+        while True:
+            if self.is_ephemeral:
+                make_room(self, 1, size)
+            with shard.lock:
+                if self.is_ephemeral and self.next_offset >= self.reserved:
+                    continue  # another thread was faster
+                group = shard.group
+                try:
+                    go_on(self)
+                    self.add_value(value)
+                    now = 0 if extras is None else extras.pop("timestamp", 0)
+                    now = self.last_timestamp = max(now or self.time_ns(), self.last_timestamp)
+                    self.add_timestamp(now)
+                    if extras is not None:
+                        self._add_extras(extras, now)
+                    self.ask(group, rank)
+                except BaseException:
+                    self.take_back()
+                    raise
+                # No function is called until this is done: Ctrl-C does not come in between.
+                offset = self.next_offset
+                self.next_offset = offset + 1
+                group.bytes += size + _RECORD_BYTES
+                if rank != self.rank:
+                    # As `stop_gathering`: the next plain append has to ask for its own class.
+                    self.pending_group = None
+                    self.add_value = self._begin
+                if nowait:
+                    future = shard.future(group, offset)
+            break
         if future is not None:
             if group.bytes > GROUP_BYTES_MAX and may_wait:
                 shard.finish(group)
@@ -243,26 +247,31 @@ class TopicLog(Watched):
         is_left: bool = False,
     ) -> tuple[Group, int, int]:
         """The same without waiting; `is_left` leaves the group to the ticker or who comes first."""
-        if self.is_ephemeral:
-            size = sum(len(entry.body) for entry in entries)
-            self._make_room(sum(entry.count for entry in entries), size)
         shard = self.shard
-        with shard.lock:
-            self.check()
-            self.stop_gathering()  # single appends that follow start a batch behind these
-            entries = self.place(entries, remake)
-            group = shard.group
-            first = self.next_offset
-            offset = entries[-1].base_offset + entries[-1].count
-            for entry in entries:
-                group.bytes += len(entry.body)
-            self.ask(group, rank)
-            if is_left:
-                shard.relax(group, lazy=False)
-            # No function is called here: Ctrl-C comes before all of it or after.
-            group.entries += entries
-            self.next_offset = offset
-            self.last_timestamp = entries[-1].max_timestamp
+        count = 0
+        while True:
+            if self.is_ephemeral:
+                count = sum(entry.count for entry in entries)
+                make_room(self, count, sum(len(entry.body) for entry in entries))
+            with shard.lock:
+                if self.is_ephemeral and self.next_offset + count > self.reserved:
+                    continue  # another thread was faster
+                self.check()
+                self.stop_gathering()  # single appends that follow start a batch behind these
+                entries = self.place(entries, remake)
+                group = shard.group
+                first = self.next_offset
+                offset = entries[-1].base_offset + entries[-1].count
+                for entry in entries:
+                    group.bytes += len(entry.body)
+                self.ask(group, rank)
+                if is_left:
+                    shard.relax(group, lazy=False)
+                # No function is called here: Ctrl-C comes before all of it or after.
+                group.entries += entries
+                self.next_offset = offset
+                self.last_timestamp = entries[-1].max_timestamp
+            break
         return group, first, offset - 1
 
     def place(
@@ -301,9 +310,9 @@ class TopicLog(Watched):
         self.add_value = pending.values.append
         self.add_timestamp = pending.timestamps.append
 
-    def check(self) -> None:
+    def check(self, *, tells_loss: bool = True) -> None:
         """Raise if nothing can be written; called with the lock held."""
-        self.shard.check()
+        self.shard.check(tells_loss=tells_loss)
         self.check_dropped()
 
     def check_dropped(self) -> None:
@@ -338,8 +347,8 @@ class TopicLog(Watched):
         """Have a group treated as a class demands."""
         if rank == SYNCED:
             group.sync = True
-        elif not group.is_relaxed or group.is_lazy:
-            self.shard.relax(group, lazy=rank < RELAXED)
+        elif not group.is_acknowledged or group.is_lazy:
+            self.shard.relax(group, lazy=rank < RELAXED, acknowledged=True)
 
     def _add_extras(self, extras: dict[str, Any], now: int) -> None:
         """Add the optional columns of the record that was just added."""
@@ -351,15 +360,6 @@ class TopicLog(Watched):
             pending.extras = {}
         for name, item in extras.items():
             pending.extras.setdefault(name, {})[index] = item
-
-    def _make_room(self, records: int, size: int) -> None:
-        """See that an ephemeral topic has memory for records, and offsets to give them.
-
-        The log has to know, durably, up to where offsets may have been given out.
-        """
-        self.memory.make_room(size)
-        if self.next_offset + records > self.reserved:
-            write_reserve(self, max(records, _RESERVE))
 
     # --- out -----------------------------------------------------------------------------
 
@@ -380,7 +380,7 @@ class TopicLog(Watched):
         slot, length = self.memory.add(entry)
         self.index.add(entry.base_offset, entry.count, MEMORY, slot, length, entry.max_timestamp)
         if self.memory.held_bytes > self.memory.bytes_max:
-            self.index, self.earliest = self.memory.drop_oldest(self.index)
+            self.memory.drop_oldest(self)
         self.advance(entry.base_offset + entry.count)
 
     def trim(self, offset: int) -> None:

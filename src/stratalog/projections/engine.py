@@ -216,6 +216,11 @@ class Engine:
             self.account()
         return had
 
+    def disown(self) -> None:
+        """Hold no lock, and have the next change refused: this is a fork."""
+        self.lock = threading.Lock()
+        self.operations.disown()
+
     def close(self) -> None:
         """Let the memory go: the group or its topic is gone."""
         with self.lock:

@@ -288,6 +288,14 @@ class Groups:
         self._states: dict[int, GroupState] = {}
         self._collected: list[tuple[int, Changes]] = []
 
+    def disown(self) -> None:
+        """Hold no lock: in a fork, whoever held it is not there."""
+        self._lock = threading.RLock()
+        for engine in self.live.values():
+            engine.disown()
+        if self.queue is not None:
+            self.queue.lock = threading.Lock()
+
     def __bool__(self) -> bool:
         return bool(self._states or self._collected)
 

@@ -109,6 +109,11 @@ class Operations(Gathered):
                 self.state.consumed += cursor - self.state.cursor
                 self.state.cursor = cursor
 
+    def disown(self) -> None:
+        """Hold no lock, and look at the log before the next change: this is a fork."""
+        self._lock = threading.Lock()
+        self.entered = None
+
     def drop(self) -> None:
         """The group is gone."""
         with self._lock:

@@ -267,7 +267,12 @@ def test_a_batch_that_fails_tells_nobody_in_another_shard_of_losses() -> None:
         topic.append(b"first")
     futures: list[Future[int]] = []
     faults.fault = Fault(operation="pwrite", error=errno.ENOSPC)
-    faults.meanwhile = lambda: futures.append(one.append_nowait(b"behind"))
+
+    def behind() -> None:
+        futures.append(one.append_nowait(b"behind"))
+        one.append(b"acknowledged", durability="disk")
+
+    faults.meanwhile = behind
     with pytest.raises(DiskFullError):
         append_to_both(store, [one, other])
     with pytest.raises(DiskFullError):
