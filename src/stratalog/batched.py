@@ -12,7 +12,7 @@ from stratalog.consuming import delay_ns, split
 from stratalog.errors import OptionError, StateError
 from stratalog.format.columns import encode_values
 from stratalog.format.frame import HEADER_BYTES
-from stratalog.inputs import check_bytes, check_time, columns_of, listed
+from stratalog.inputs import check_bytes, check_headers, check_time, columns_of, listed
 from stratalog.log.group import records_entry
 from stratalog.model import NO_HEADERS, Delivery, Message, Record
 from stratalog.options import check_range, seconds
@@ -319,7 +319,9 @@ def _keep(item: Any) -> bytes | Record | None:
     """A record that nobody else can change; the value alone if there is nothing else."""
     if not isinstance(item, Record):
         return check_bytes("value", item)
-    headers = dict(item.headers) if item.headers else NO_HEADERS
+    headers: Mapping[str, bytes] = NO_HEADERS
+    if item.headers:
+        headers = {name.decode(): value for name, value in check_headers(item.headers)}
     kept = msgspec.structs.replace(
         item, value=check_bytes("value", item.value), key=check_bytes("key", item.key),
         headers=headers, offset=-1,

@@ -84,7 +84,7 @@ def test_an_exception_in_the_block_discards_everything(open_store: OpenStore) ->
 
 def test_an_empty_batch_is_nothing(open_store: OpenStore) -> None:
     """No frame, no sync."""
-    with open_store() as store:
+    with open_store(background=False) as store:
         store.topic("a")
         before = store.stats()
         with store.batch() as batch:
@@ -280,12 +280,15 @@ def test_what_the_caller_changes_afterwards_is_not_appended(open_store: OpenStor
     """Bytes and headers are taken as they are in the call."""
     with open_store() as store:
         value, headers = bytearray(b"before"), {"h": b"before"}
+        buffers: dict[str, Any] = {"h": bytearray(b"before")}
         with store.batch() as batch:
             batch.topic("a").append(value, headers=headers)
             batch.topic("b").append_many([Record(value, headers=headers)])  # type: ignore[arg-type]
+            batch.topic("c").append(value, headers=buffers)
             value[:] = b"behind"
             headers["h"] = b"behind"
-        for name in "ab":
+            buffers["h"][:] = b"behind"
+        for name in "abc":
             record = next(iter(store.topic(name).read()))
             assert isinstance(record, Record)
             assert (record.value, record.headers) == (b"before", {"h": b"before"})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -322,3 +323,29 @@ def test_a_record_is_as_large_by_column_as_by_itself(
         else:
             topic.append_arrow(table)
     assert len(topic) == (3 if is_sliced else 4)
+
+
+@pytest.mark.parametrize("durability", ["fsync", "disk"])
+@pytest.mark.parametrize("way", ["append", "append_nowait", "append_many", "key"])
+def test_a_small_limit_is_a_limit(open_store: OpenStore, durability: str, way: str) -> None:
+    """Plain values up to 1 KiB were not measured."""
+    store = open_store(record_bytes_max=100, durability=durability)
+    topic = store.topic("t")
+    ways: dict[str, Callable[[], object]] = {
+        "append": lambda: topic.append(bytes(101)),
+        "append_nowait": lambda: topic.append_nowait(bytes(101)).result(),
+        "append_many": lambda: topic.append_many([bytes(101)]),
+        "key": lambda: topic.append(bytes(100), key=b"k"),
+    }
+    with pytest.raises(TooLargeError, match="record_bytes_max is 100"):
+        ways[way]()
+    assert topic.append(bytes(100)) == 0
+
+
+def test_rows_of_a_table_may_differ_in_size(open_store: OpenStore) -> None:
+    """It was cut into equal numbers of rows, and some large ones were too much for one frame."""
+    store = open_store(durability="disk")
+    topic = store.topic("t")
+    values = [b"tiny"] * 20_000 + [bytes(9_000_000)] * 3 + [b"tiny"] * 10
+    assert topic.append_arrow(pa.table({"value": values})) == (0, 20_012)
+    assert topic.read_values() == values

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from tests.conftest import OpenStore
 
 import stratalog
 from stratalog.errors import MemoryPressureError, PressureError, TooLargeError
+from stratalog.log import memory
+from stratalog.log import topic as log_topic
 from stratalog.memory import MemoryBudget
 from stratalog.model import Gap, Record
+from stratalog.segments.read import read_living
+from stratalog.topic import Topic
 
 MIB = 1 << 20
 
@@ -120,3 +129,106 @@ def test_a_compaction_that_needs_too_much_memory_says_so(tmp_path: Path) -> None
             store.compact()
         assert len(list(topic.read())) == 4000
         assert store.stats().memory["io"] == 0
+
+
+def _reserved(topic: Topic, offset: int) -> None:
+    """What the log says of a topic's offsets covers this one, at a moment behind its append."""
+    with topic.log.shard.lock:
+        assert offset < topic.log.reserved
+
+
+def test_no_offset_is_given_that_the_log_does_not_cover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several threads found room for the last one, and after a crash it was given once more."""
+    monkeypatch.setattr(memory, "_RESERVE", 3)
+    with stratalog.open(tmp_path / "data", shards=1) as store:
+        topic = store.create_topic("t", durability="ephemeral")
+        make_room = memory.make_room
+        ready = threading.Barrier(4)
+
+        def together(*about: Any) -> None:
+            make_room(*about)
+            with contextlib.suppress(threading.BrokenBarrierError):
+                ready.wait(0.05)
+
+        monkeypatch.setattr(log_topic, "make_room", together)
+
+        def append(number: int) -> None:
+            for _ in range(5):
+                if number % 2:
+                    _reserved(topic, topic.append(b"x"))
+                else:
+                    _reserved(topic, topic.append_many([b"x", b"y"])[1])
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(append, range(4)))
+        assert topic.next_offset == 30
+
+
+def test_an_append_beside_a_close_keeps_its_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Closing says where offsets end: one that had looked before was given out again later."""
+    store = stratalog.open(tmp_path / "data", shards=1)
+    topic = store.create_topic("t", durability="ephemeral")
+    for _ in range(5):
+        topic.append(b"x")
+    assert store._upkeep is not None
+    make_room, finish = memory.make_room, store._upkeep.finish
+    has_looked, go_on, is_in = threading.Event(), threading.Event(), threading.Event()
+    offsets: list[int] = []
+
+    def look(*about: Any) -> None:
+        make_room(*about)
+        if not has_looked.is_set():
+            has_looked.set()
+            go_on.wait(30)
+
+    def append() -> None:
+        offsets.append(topic.append(b"acknowledged"))
+        is_in.set()
+
+    def between() -> None:
+        go_on.set()
+        is_in.wait(30)
+        finish()
+
+    monkeypatch.setattr(log_topic, "make_room", look)
+    monkeypatch.setattr(store._upkeep, "finish", between)
+    thread = threading.Thread(target=append)
+    thread.start()
+    assert has_looked.wait(30)
+    store.close()
+    thread.join()
+    with stratalog.open(tmp_path / "data") as store:
+        assert offsets == [5]
+        assert store.topic("t").append(b"y") > 5
+
+
+def test_a_reader_beside_records_that_are_dropped_sees_a_gap(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were dropped before the topic said so: a reader that came in between met damage."""
+    options: dict[str, Any] = {"shards": 1, "tail_bytes": 1 << 16, "background": False}
+    with open_store(**options) as store:
+        topic = store.create_topic("t", durability="ephemeral")
+        for _ in range(50):
+            topic.append_many([bytes(1000)])
+        held = topic.log.memory
+        earliest: list[int] = []
+        count = held._count
+
+        def look(length: int) -> None:
+            if length < 0:
+                gap = next(iter(read_living(topic.log, 0, topic.log.committed, 0)))
+                assert isinstance(gap, Gap)
+                earliest.append(gap.last + 1)
+            count(length)
+
+        monkeypatch.setattr(held, "_count", look)
+        for _ in range(50):
+            topic.append_many([bytes(1000)])
+            topic.log.settle()
+        assert earliest
+        assert earliest == sorted(earliest)

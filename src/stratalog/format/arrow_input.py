@@ -20,6 +20,7 @@ from stratalog.format.frame import Flag
 from stratalog.model import Operation
 from stratalog.options import TIME_MAX, check_known
 
+_ROW_BYTES = 16  # about what a record takes besides its bytes: its time, and where they end
 _SPAN_MAX = (1 << 32) - 1  # what an offset in a batch can be behind its first
 
 
@@ -39,8 +40,8 @@ class ArrowColumns:
         """Nanoseconds, 0 where none was given; None without such a column."""
         return self._int64s("expires_at")
 
-    def largest(self) -> int:
-        """Bytes of the largest record."""
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Bytes of each record."""
         total = np.zeros(self.count, np.int64)
         for name in ("key", "value", "tag", "node"):
             if (column := self._columns.get(name)) is not None:
@@ -49,7 +50,7 @@ class ArrowColumns:
             ends, pairs = found
             lengths = _lengths(pairs.field("key")) + _lengths(pairs.field("value"))
             total += np.diff(np.append(0, np.cumsum(lengths))[ends])
-        return int(total.max())
+        return total
 
     def encode(
         self,
@@ -171,10 +172,16 @@ def split(data: pa.RecordBatch | pa.Table, bytes_max: int) -> Iterator[pa.Record
         # Plain first: a dictionary says nothing about the size of what it stands for.
         columns = [_normalise(name, given.column(name)) for name in taken]
         batch = pa.RecordBatch.from_arrays(columns, names=taken)
-        pieces = max(1, -(-batch.nbytes // bytes_max))
-        rows = max(1, -(-batch.num_rows // pieces))
-        for start in range(0, batch.num_rows, rows):
-            yield batch.slice(start, rows)
+        if batch.nbytes <= bytes_max:
+            yield batch
+            continue
+        ends = np.cumsum(ArrowColumns(batch).sizes() + _ROW_BYTES)
+        start = 0
+        while start < batch.num_rows:
+            before = int(ends[start - 1]) if start else 0
+            end = max(start + 1, int(np.searchsorted(ends, before + bytes_max, "right")))
+            yield batch.slice(start, end - start)
+            start = end
 
 
 def _normalise(name: str, column: pa.Array) -> pa.Array:

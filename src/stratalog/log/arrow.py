@@ -27,7 +27,8 @@ class ArrowAppend:
         self._batches = [ArrowColumns(batch) for batch in split(data, frame_bytes)]
         if not self._batches:
             raise OptionError("append_arrow needs at least one record")
-        if (largest := max(batch.largest() for batch in self._batches)) > log.record_bytes_max:
+        largest = max(int(batch.sizes().max()) for batch in self._batches)
+        if largest > log.record_bytes_max:
             raise TooLargeError(
                 f"a record of {largest} bytes is too large for topic {log.name!r}: "
                 f"record_bytes_max is {log.record_bytes_max}; nothing was appended"

@@ -273,3 +273,171 @@ def test_a_failure_is_raised_as_one_s_own(
     with pytest.raises(SyncFailedError, match="it failed"):
         future.result()
     untold.tell()
+
+
+CALLBACKS: dict[str, Callable[[stratalog.Store], object]] = {
+    "topic": lambda store: store.topic("another").append(b"x"),
+    "checkpoint": lambda store: store.checkpoint(),
+    "batch": lambda store: append_to_all(store),
+    "close": lambda store: store.close(),
+}
+
+
+def append_to_all(store: stratalog.Store) -> None:
+    """A batch over both shards."""
+    with store.batch() as batch:
+        for number in range(8):
+            batch.topic(f"t{number}").append(b"x")
+
+
+@pytest.mark.parametrize("does", CALLBACKS)
+def test_a_callback_may_do_what_whoever_committed_is_doing(tmp_path: Path, does: str) -> None:
+    """It was called by that one, with the store's locks held, and waited for itself."""
+    with stratalog.open(tmp_path / "data", shards=2, flush_interval=1.0) as store:
+        topics = [store.topic(f"t{number}") for number in range(8)]
+        errors: list[BaseException] = []
+
+        def call(_: Future[int]) -> None:
+            try:
+                CALLBACKS[does](store)
+            except BaseException as error:
+                errors.append(error)
+
+        for topic in topics:
+            topic.append_nowait(b"x").add_done_callback(call)
+        act = CALLBACKS[does] if does != "topic" else (lambda store: store.topic("new"))
+        in_time(partial(act, store))
+        in_time(store.close)
+        assert not [one for one in errors if not isinstance(one, stratalog.ClosedError)]
+
+
+def test_a_callback_is_called_in_a_thread_that_holds_nothing(tmp_path: Path) -> None:
+    """Another's append called it in its own thread: inside of a lock of that one's, for example."""
+    lock = threading.Lock()
+    called = threading.Event()
+
+    def count(_: Future[int]) -> None:
+        with lock:
+            called.set()
+
+    with stratalog.open(tmp_path / "data", shards=1, flush_interval=1.0) as store:
+        topic = store.topic("t")
+        topic.append_nowait(b"x").add_done_callback(count)
+        with lock:
+            in_time(lambda: topic.append(b"y"))
+        assert called.wait(_SECONDS)
+
+
+def test_callbacks_are_called_one_after_the_other(tmp_path: Path) -> None:
+    """One that appended called the next inside of itself, and so on, until Python had enough."""
+    depths: list[int] = []
+    depth = 0
+    with stratalog.open(tmp_path / "data", shards=1, flush_interval=1.0) as store:
+        topic, audit = store.topic("t"), store.create_topic("audit", durability="disk")
+
+        def call(future: Future[int]) -> None:
+            nonlocal depth
+            depth += 1
+            depths.append(depth)
+            audit.append(b"%d" % future.result(), durability="fsync" if depth < 3 else "disk")
+            depth -= 1
+
+        for future in [topic.append_nowait(b"x") for _ in range(200)]:
+            future.add_done_callback(call)
+        topic.append(b"y")
+        store.close()
+    with stratalog.open(tmp_path / "data") as store:
+        values = store.topic("audit").read_values()
+    assert depths == [1] * len(depths)
+    assert values == [b"%d" % number for number in range(len(values))]
+
+
+def test_a_callback_may_take_its_time_and_wait_for_a_future(tmp_path: Path) -> None:
+    """It was called by the background writer, which is who would have committed that."""
+    waited: list[int] = []
+    done = threading.Event()
+    with stratalog.open(tmp_path / "data", shards=2) as store:
+        topic, other = store.topic("t"), store.create_topic("other", durability="disk")
+
+        def call(_: Future[int]) -> None:
+            waited.append(len(concurrent.futures.wait([other.append_nowait(b"x")], _SECONDS).done))
+            done.set()
+
+        topic.append_nowait(b"x").add_done_callback(call)
+        assert done.wait(_SECONDS)
+        assert waited == [1]
+
+
+def test_what_is_called_back_keeps_what_it_is(tmp_path: Path) -> None:
+    """A callback with an `event` had it replaced, and whoever waited for that waited for ever."""
+
+    class Notify:
+        def __init__(self) -> None:
+            self.event = threading.Event()
+
+        def __call__(self, _: Future[int]) -> None:
+            self.event.set()
+
+    with stratalog.open(tmp_path / "data") as store:
+        notify = Notify()
+        event = notify.event
+        store.topic("t").append_nowait(b"x").add_done_callback(notify)
+        assert event.wait(_SECONDS)
+        assert notify.event is event
+
+
+def test_a_future_that_is_done_holds_no_bytes(tmp_path: Path) -> None:
+    """One of ten that somebody kept held those of all ten, twice."""
+    with stratalog.open(tmp_path / "data", shards=1) as store:
+        future = store.topic("t").append_nowait(bytes(1000))
+        assert isinstance(future, AppendFuture)
+        assert future.result() == 0
+        assert future.group.entries == future.group.encoded == []
+
+
+def test_who_looks_at_one_future_does_not_hold_up_another(open_store: OpenStore) -> None:
+    """Of the same group: `wait` said that it was not done, though its result was there."""
+    topic = open_store(shards=1, background=False).topic("t")
+    future, other = topic.append_nowait(b"x"), topic.append_nowait(b"y")
+    other._condition.acquire()  # another thread is in the middle of `wait`
+    assert future.result() == 0
+    assert concurrent.futures.wait([future], timeout=0).done == {future}
+    other._condition.release()
+    assert concurrent.futures.wait([other], timeout=0).done == {other}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_whoever_tells_and_is_interrupted_loses_nobody(tmp_path: Path) -> None:
+    """A waiter was taken out of the list and not woken: another thread waited for ever."""
+    with stratalog.open(tmp_path / "data", shards=1, durability="disk") as store:
+        topic = store.topic("t")
+        shard = topic.log.shard
+        for at in moments(5):
+            future = topic.append_nowait(b"x")
+            with ThreadPoolExecutor(1) as pool:
+                waiting = pool.submit(concurrent.futures.wait, [future], _SECONDS)
+                ctrl_c = CtrlC(at)
+                ctrl_c.run(lambda group=future.group: shard.finish(group))  # type: ignore[misc,attr-defined]
+                ctrl_c.run(shard.tell)
+                assert waiting.result().done == {future}
+            if not ctrl_c.came:
+                break
+
+
+def test_a_group_that_a_future_was_interrupted_in_is_committed(open_store: OpenStore) -> None:
+    """The first future of a group asks for it; the second did not, if the first was interrupted."""
+    topic = open_store(shards=1, background=False).topic("t")
+    shard = topic.log.shard
+    wake = shard._wake
+
+    def interrupted() -> None:
+        shard._wake = wake
+        raise KeyboardInterrupt
+
+    shard._wake = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        topic.append_nowait(b"1")
+    topic.append_nowait(b"2")
+    assert shard.group.is_relaxed
+    shard.tick(is_due=False)
+    assert topic.log.committed == topic.next_offset

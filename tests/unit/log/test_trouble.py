@@ -285,3 +285,38 @@ def test_a_store_that_cannot_write_while_it_closes_lets_go(
     assert again.damage is None
     assert again.topic("t").read_values() == []
     again.close()
+
+
+def test_a_loss_is_told_to_a_user_and_not_to_the_background(disk: FakeDisk) -> None:
+    """A checkpoint took it, and the next append was acknowledged as if nothing had been."""
+    faults = FaultFs(disk)
+    store = open_store(faults, durability="disk")
+    topic = store.topic("t")
+    topic.append(b"0")
+    store.sync()
+    assert store._log is not None
+    assert store._upkeep is not None
+    faults.add(Fault(operation="pwrite", error=errno.ENOSPC, path_contains=".log"))
+    assert topic.append(b"lost") == 1
+    store._log.tick()
+    store._upkeep.checkpoint()
+    store._upkeep.snapshot()
+    with pytest.raises(DiskFullError):
+        topic.append(b"next")
+    assert topic.append(b"next") == 1
+    assert topic.read_values() == [b"0", b"next"]
+    kill(store)
+
+
+def test_what_a_future_has_told_is_not_told_again(disk: FakeDisk) -> None:
+    """The next append, which had nothing to do with it, raised it once more."""
+    faults = FaultFs(disk)
+    store = open_store(faults)
+    topic = store.topic("t")
+    topic.append(b"0")
+    faults.add(Fault(operation="pwrite", error=errno.ENOSPC, path_contains=".log"))
+    future = topic.append_nowait(b"1")
+    with pytest.raises(DiskFullError):
+        future.result()
+    assert topic.append(b"2") == 1
+    kill(store)
