@@ -24,6 +24,7 @@ class _Line:
         self._given: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = Background(self._run, name)
         self.is_begun = False
+        self._is_over = False
 
     @property
     def is_me(self) -> bool:
@@ -42,6 +43,7 @@ class _Line:
 
     def end(self) -> None:
         """End when all is done that was given; what comes later is left to `rest`."""
+        self._is_over = True
         self._given.put(None)
         if self.is_begun and not self.is_me:
             self._thread.wait()
@@ -52,6 +54,8 @@ class _Line:
             try:
                 action = self._given.get_nowait()
             except queue.Empty:
+                if self._is_over:
+                    self._given.put(None)  # for a thread that was begun and is not there yet
                 return
             if action is not None:
                 action()
