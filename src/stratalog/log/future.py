@@ -87,8 +87,10 @@ class Audience:
                 # No function is called from here on: Ctrl-C comes before all of it or after.
                 self._wakes, self._calls = wakes, calls
                 self.is_told = True
+        group = self._future.group
         if self._wakes or self._calls:
-            self._future.group.post(self)
+            group.post(self)
+        group.observed.pop(self._future, None)
         return True
 
     def wake(self) -> None:

@@ -306,8 +306,7 @@ class Group:
         Whoever begins to look from now on sees that it is done.
         """
         for future in list(self.observed):
-            if future._condition.tell():
-                self.observed.pop(future, None)
+            future._condition.tell()
         return not self.observed
 
     def look(self, timeout: float = _PATIENCE_SECONDS) -> bool:
