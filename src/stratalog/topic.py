@@ -150,6 +150,7 @@ class Topic(TopicReading):
         """Append one record without waiting for the disk; many in flight share one sync.
 
         The future resolves to the offset once the class is satisfied, or raises what went wrong.
+        Its callbacks are called one after the other in a thread of the store's.
         """
         log = self._log
         if (
