@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from stratalog.format.control import encode_checkpoint
 from stratalog.format.merge import NEVER, Block, Part, merge
+from stratalog.log.interrupts import insist
 from stratalog.log.topic import TopicLog
 from stratalog.model import Gap
 from stratalog.segments.chain import Chain, Mark
+from stratalog.segments.history import History
 from stratalog.segments.read import read_batches
 from stratalog.segments.segment import Segment, Slice
 from stratalog.segments.writer import SegmentWriter, put_in_place
@@ -103,6 +105,8 @@ def _take_in(topic: TopicLog, adopted: Segment, now: int) -> None:
     """Make a segment that was adopted the next of the chain, without a look at its records."""
     seal(topic, now)
     history, summary = topic.history, adopted.summary
+    if adopted.end <= history.checkpointed:
+        return  # it had its place already
     assert adopted.placed is not None
     footer = adopted.placed.footer
     put_in_place(history.pool.fs, adopted.path, history.directory, footer, summary.bytes)
@@ -175,8 +179,13 @@ def _room(topic: TopicLog) -> int:
 
 def _seal(topic: TopicLog, writer: SegmentWriter, end: int, now: int) -> None:
     history = topic.history
-    summary = writer.seal(end, now)
+    # First: cut short anywhere, what it wrote to may have its lasting name. `_resume` finds out.
     history.writer = None
+    try:
+        summary = writer.seal(end, now)
+    except BaseException:
+        writer.close()
+        raise
     segment = history.pool.segment(topic.id, summary)
     _publish(topic, [*_sealed(topic), segment], end, Mark(end, 0))
 
@@ -188,19 +197,27 @@ def _sealed(topic: TopicLog) -> list[Segment]:
 def _publish(topic: TopicLog, segments: Iterable[Segment], checkpointed: int, mark: Mark) -> None:
     """Have readers find the records in segments, then forget where the log has them."""
     history = topic.history
-    history.chain = Chain.of(segments)
-    history.checkpointed = checkpointed
-    history.mark = mark
+    # All three, or a mark would speak of one segment and of the end of another.
+    interrupt = insist(_tell, history, Chain.of(segments), checkpointed, mark)
     with topic.shard.commit_lock:
         topic.trim(checkpointed)
     for adopted in history.leave_behind():
         history.pool.forget(adopted)
         history.copied.append(adopted)
+    if interrupt is not None:
+        raise interrupt
+
+
+def _tell(history: History, chain: Chain, checkpointed: int, mark: Mark) -> None:
+    history.chain = chain
+    history.checkpointed = checkpointed
+    history.mark = mark
 
 
 def _resume(topic: TopicLog) -> SegmentWriter | None:
     """The writer of the open segment, if there is one."""
     history = topic.history
+    _catch_up(topic)
     segments = history.chain.segments
     if not segments or not segments[-1].is_open:
         return None
@@ -212,6 +229,25 @@ def _resume(topic: TopicLog) -> SegmentWriter | None:
     if summary.expires_at == NEVER:
         writer.expires_at = _expiry(segments[-1])
     return writer
+
+
+def _catch_up(topic: TopicLog) -> None:
+    """Make a segment the next of the chain that got its lasting name, and nobody was told.
+
+    An attempt to seal it, or to put it in its place, was cut short behind that: by the sync of the
+    directory, or by Ctrl-C. Its bytes are durable, or else it had no such name.
+    """
+    history, pool = topic.history, topic.history.pool
+    segments = history.chain.segments
+    is_begun = bool(segments) and segments[-1].is_open
+    try:
+        first = segments[-1].first if is_begun else history.checkpointed
+        summary = pool.summarise(topic.id, first)
+    except FileNotFoundError:
+        return
+    pool.fs.sync_dir(history.directory)
+    segment = pool.segment(topic.id, summary)
+    _publish(topic, [*_sealed(topic), segment], segment.end, Mark(segment.end, 0))
 
 
 def _expiry(segment: Segment) -> int:

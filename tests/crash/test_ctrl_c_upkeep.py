@@ -1,0 +1,92 @@
+"""Ctrl-C at any moment of a checkpoint: the next one goes on, nothing is lost or there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from stratalog.store import Store
+from stratalog.testing import FakeDisk, ManualClock
+from tests.crash.ctrl_c import CtrlC, moments
+from tests.crash.model import Session, kill, open_store
+
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+class OutsideOfTheDisk(CtrlC):
+    """As it is on a real one, whose operations are done or not."""
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> Any:
+        if frame.f_globals["__name__"].startswith("stratalog.testing"):
+            return None
+        return super()._trace(frame, event, argument)
+
+
+def filled(session: Session) -> None:
+    """The open segment becomes full."""
+    session.create("t", segment_records=6)
+    session.append_many("t", [b"%d" % n for n in range(4)])
+    session.checkpoint()
+    session.append_many("t", [b"%d more" % n for n in range(5)])
+
+
+def emptied(session: Session) -> None:
+    """All of the open segment is deleted."""
+    session.append_many("t", [b"%d" % n for n in range(4)])
+    session.checkpoint()
+    session.delete("t", before=4)
+
+
+def adopted(session: Session) -> None:
+    """A segment is put in its place, behind an open one, and a small one is copied."""
+    session.create("t", segment_bytes=4096)
+    session.append("t", b"first")
+    session.checkpoint()
+    session.append("t", b"second")
+    session.publish("w", 1, t=[b"%d" % n * 100 for n in range(10)])
+    session.publish("w", 2, t=[b"small"])
+    session.adopt(upkeep=False)
+    session.append("t", b"last")
+
+
+def expected(session: Session) -> list[bytes | None]:
+    """What the topic holds."""
+    model = session.topics["t"]
+    return [fields[0] for offset, fields in enumerate(model.sent) if offset not in model.deleted]
+
+
+def check(store: Store, session: Session) -> None:
+    """Everything is there once, in order."""
+    assert store.damage is None
+    assert store.topic("t").read_values() == expected(session)
+    assert store.topic("t").next_offset == len(session.topics["t"].sent)
+
+
+@pytest.mark.parametrize("prepare", [filled, emptied, adopted], ids=lambda one: one.__name__)
+def test_an_interrupted_checkpoint(prepare: Callable[[Session], None]) -> None:
+    """What is acknowledged before and after it is there, live and after a crash."""
+    for at in moments(41, 3):
+        disk, clock = FakeDisk(), ManualClock()
+        session = Session(disk, clock, shards=1)
+        # Without a monitor: what is promised of a segment is void if Ctrl-C comes before its mark.
+        session.store = open_store(disk, clock, shards=1)
+        prepare(session)
+        ctrl_c = OutsideOfTheDisk(at)
+        ctrl_c.run(session.store.checkpoint)
+        again = open_store(disk.crash(at), clock, shards=1)
+        check(again, session)
+        kill(again)
+        session.append("t", b"behind it")
+        session.checkpoint()
+        check(session.store, session)
+        session.snapshot()
+        session.snapshot()
+        session.kill()
+        again = open_store(disk.crash(at), clock, shards=1)
+        check(again, session)
+        kill(again)
+        if not ctrl_c.came:
+            break
