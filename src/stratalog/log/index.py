@@ -121,11 +121,12 @@ class FrameIndex:
     def holes(self, start: int) -> list[tuple[int, int]]:
         """First and last offset of every hole from `start` on; while nobody publishes.
 
-        The first frame may begin before `start`: a segment can end in the middle of one.
+        Frames may begin before `start`: a segment can end in the middle of one, and what a delete
+        has put the floor behind is still there, with holes where segments were adopted.
         """
         bases = np.frombuffer(self._base_offsets, np.int64)
         ends = bases + np.frombuffer(self._counts, np.uint32)
-        starts = np.concatenate(([start], ends[:-1]))
+        starts = np.maximum(np.concatenate(([start], ends[:-1])), start)
         return [(int(starts[i]), int(bases[i]) - 1) for i in np.flatnonzero(bases > starts)]
 
     def sorted(self) -> FrameIndex:
