@@ -409,6 +409,25 @@ def adoptions_again(session: Session) -> None:
         session.adopt()
 
 
+def adoptions_deleted(session: Session) -> None:
+    """What was adopted is deleted before a checkpoint has reached it, in part and as a whole."""
+    session.open(shards=1)
+    session.create("large", segment_bytes=4096)
+    for number in range(4):
+        session.append("small", b"before %d" % number)
+        session.publish("query", number, small=[b"a"], large=[b"%d" % number * 100] * 10)
+        session.adopt(upkeep=False)
+        session.append("small", b"behind %d" % number)
+        for name, left in (("small", 1), ("large", 0 if number % 2 else 3)):
+            session.delete(name, before=session.store.topic(name).next_offset - left)
+        if number == 1:
+            session.reopen()
+        session.checkpoint()
+        if number == 2:
+            session.compact()
+    session.append("large", b"last")
+
+
 def replacements(session: Session) -> None:
     """Sealed segments and a backlog of the log are replaced by what a job made of them."""
     session.open(shards=1)
@@ -594,6 +613,7 @@ CATALOGUE: list[Workload] = [
     transform_without_waiting,
     adoptions,
     adoptions_again,
+    adoptions_deleted,
     replacements,
     queue_of_work,
     queue_of_class_disk,

@@ -227,9 +227,9 @@ class History:
         self.chain = Chain.of(found)
         self.looked_to = self.checkpointed
         self.leave_behind()
-        return problems + self._missing_ahead()
+        return problems + self._missing_ahead(earliest)
 
-    def _missing_ahead(self) -> list[str]:
+    def _missing_ahead(self, earliest: int) -> list[str]:
         """What is wrong with segments ahead; they are forgotten, and what they had is a hole."""
         problems = []
         for segment in self.ahead.segments:
@@ -237,7 +237,8 @@ class History:
             if size == segment.summary.bytes:
                 continue
             self.ahead = Chain.of(one for one in self.ahead.segments if one is not segment)
-            if not self.is_given_up(segment.first, segment.end - 1):
+            # One below the floor may have had its place, and was not looked at there.
+            if segment.end > earliest and not self.is_given_up(segment.first, segment.end - 1):
                 problems.append(
                     f"{segment.path} has {size} of the {segment.summary.bytes} bytes that were "
                     f"adopted (topic {self.topic_id}, offsets {segment.first} to {segment.end - 1})"
