@@ -34,7 +34,8 @@ class Catalog:
 
     def topics(self) -> list[TopicLog]:
         """All topics, by name."""
-        return [self._by_name[name] for name in self.names()]
+        by_name = self._by_name  # once: somebody may drop one meanwhile
+        return [by_name[name] for name in sorted(by_name)]
 
     def get(self, name: str) -> TopicLog | None:
         """The topic of that name, if there is one."""
