@@ -361,24 +361,31 @@ class Upkeep:
             topic.history.remove_copied()
 
     def _snapshot(self) -> None:
+        replay = self._replay
+        # Topics come and go meanwhile. One that is not in here is made by its frame, which is
+        # behind the position: no number may say that it was there, and went. One that is in here
+        # is dropped by its frame, unless it was dropped already: then nothing of it may be.
+        next_topic_id = replay.next_topic_id
         topics = self._catalog.topics()
-        catalog = CatalogState(
-            next_topic_id=self._replay.next_topic_id,
-            epochs=dict(self._replay.epochs),
-            cold=self._replay.pool.cold_location,
-            topics=[capture(topic) for topic in topics],
-            dropped=sorted(self._replay.dropped),
-            writers=dict(self._replay.writers.newest),
-            once=list(self._replay.writers.once),
-        )
+        states = [capture(topic) for topic in topics]
         groups, queues = capture_groups(topics)
+        dropped = set(replay.dropped)
+        catalog = CatalogState(
+            next_topic_id=next_topic_id,
+            epochs=dict(replay.epochs),  # behind `dropped`, whose frames raise none any more
+            cold=replay.pool.cold_location,
+            topics=[state for state in states if state.id not in dropped],
+            dropped=sorted(dropped),
+            writers=dict(replay.writers.newest),
+            once=list(replay.writers.once),
+        )
         if groups.groups:
             # What they say of records is then in the log: a crash takes none of it back that the
             # snapshot has.
             self._log.sync(tells_loss=False)
         log = LogState(dict(self._checkpointed))
-        self._replay.snapshots.write(log, catalog, self._clock.time_ns(), groups, queues)
-        self._log.release(self._replay.snapshots.released())
+        replay.snapshots.write(log, catalog, self._clock.time_ns(), groups, queues)
+        self._log.release(replay.snapshots.released())
         self._snapshotted = dict(self._checkpointed)
         self._snapshotted_at = self._clock.monotonic()
         self.snapshots += 1

@@ -100,6 +100,8 @@ class Replay:
                 self.drop(self.topics[id])
         for state in catalog.topics:
             self._restore(state)
+            if state.id in self.dropped:  # it was, while an older release made the snapshot
+                self.drop(self.topics[state.id])
         self._restore_groups(self.snapshot)
 
     def _restore(self, state: TopicState) -> None:
@@ -334,8 +336,8 @@ class Replay:
         topic.wake()
         self.topics.pop(topic.id, None)
         self._touched.discard(topic)
-        self.dropped.add(topic.id)
         self.epochs[topic.name] = max(self.epochs.get(topic.name, 0), topic.epoch + 1)
+        self.dropped.add(topic.id)  # behind it: a snapshot that has this one has that one
         self.generation += 1
 
     def _number(self, directory: str, first_lsn: int) -> int:
