@@ -112,9 +112,10 @@ class SnapshotFiles:
         kept = sorted(self.good)[-_KEPT:]
         for old in self._numbers():
             if old not in kept:
-                self._fs.unlink(snapshot_path(self._root, old))
+                # In this order: Ctrl-C in between leaves a file, which the next one removes.
                 self.good.pop(old, None)
                 self.bad.pop(old, None)
+                self._fs.unlink(snapshot_path(self._root, old))
 
     def clean(self) -> None:
         """Remove what a crash left unfinished."""

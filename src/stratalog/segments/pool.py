@@ -171,7 +171,14 @@ class SegmentPool:
     # --- the three ways to read -----------------------------------------------------------
 
     def _load_sealed(self, segment: Segment) -> Loaded:
-        file = self.fs.open(segment.path, "read")
+        try:
+            file = self.fs.open(segment.path, "read")
+        except FileNotFoundError:
+            if segment.placed is None:
+                raise
+            # One that was adopted, and was put in its place before the chain has been told.
+            place = self.path(segment.topic_id, segment.first, State.SEALED)
+            file = self.fs.open(place, "read")
         try:
             view = file.mmap()
         except NotMappedError:

@@ -175,7 +175,14 @@ def put_in_place(
 
     May be repeated, wherever it was cut short.
     """
-    file = fs.open(path, "write")
+    target = os.path.join(directory, segment_name(footer.first_offset))
+    try:
+        file = fs.open(path, "write")
+    except FileNotFoundError:
+        if not _is_placed(fs, target, footer, size):
+            raise
+        fs.sync_dir(directory)
+        return
     try:
         end = encode_footer(footer)
         if file.pread(FOOTER_BYTES, size - FOOTER_BYTES) != end:  # else it may have two names now
@@ -185,7 +192,6 @@ def put_in_place(
     finally:
         file.close()
     fs.makedirs(directory)
-    target = os.path.join(directory, segment_name(footer.first_offset))
     temp = os.path.join(directory, segment_name(footer.first_offset, ".tmp"))
     fs.unlink(temp)
     try:
@@ -197,6 +203,19 @@ def put_in_place(
     # Only now may the old name go: a crash must not take the one and leave the other undone.
     fs.sync_dir(directory)
     fs.unlink(path)
+
+
+def _is_placed(fs: FileSystem, target: str, footer: SegmentFooter, size: int) -> bool:
+    """Whether a segment is in its place already."""
+    try:
+        file = fs.open(target, "read")
+    except FileNotFoundError:
+        return False
+    try:
+        end = encode_footer(footer)
+        return file.size() == size and file.pread(FOOTER_BYTES, size - FOOTER_BYTES) == end
+    finally:
+        file.close()
 
 
 _OWN_FAILED = (

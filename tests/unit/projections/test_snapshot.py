@@ -360,3 +360,29 @@ def test_one_replaced_while_it_is_looked_at_is_no_damage() -> None:
     assert snapshot is not None
     assert snapshot.number == 2
     assert not files.bad
+
+
+class Interrupted(FaultFs):
+    """Ctrl-C comes right behind the removal of a snapshot, once."""
+
+    is_armed = False
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        if self.is_armed and path.endswith(".snap"):
+            self.is_armed = False
+            raise KeyboardInterrupt
+
+
+def test_one_that_was_removed_when_ctrl_c_came_is_none_of_those_there_are() -> None:
+    """It was still counted, and every backup after that looked for its file."""
+    fs = Interrupted(_disk(2))
+    files = _files(fs)
+    files.load()
+    fs.is_armed = True
+    with pytest.raises(KeyboardInterrupt):
+        _write(files, 3)
+    assert sorted(files.good) == [2, 3]
+    assert _names(fs) == ["2.snap", "3.snap"]
+    _write(files, 4)
+    assert sorted(files.good) == [3, 4]

@@ -16,6 +16,7 @@ from stratalog.inputs import columns_of
 from stratalog.model import Record
 from stratalog.segments.segment import Segment
 from stratalog.segments.writer import SegmentWriter
+from stratalog.testing import FaultFs
 
 NOW = 1_700_000_000_000_000_000
 TOPIC = 7
@@ -66,3 +67,26 @@ def _offsets(segment: Segment, start: int, end: int) -> Iterator[int]:
         for record in part.batch.records(part.first, part.end):
             assert record.value == b"record %d" % record.offset
             yield record.offset
+
+
+class Interrupted(FaultFs):
+    """Ctrl-C comes right behind an operation on a path, once."""
+
+    operation = part = ""
+
+    def _behind(self, operation: str, path: str) -> None:
+        if operation == self.operation and self.part in path:
+            self.operation = ""
+            raise KeyboardInterrupt
+
+    def sync_dir(self, path: str) -> None:
+        super().sync_dir(path)
+        self._behind("sync_dir", path)
+
+    def rename(self, source: str, target: str) -> None:
+        super().rename(source, target)
+        self._behind("rename", target)
+
+    def unlink(self, path: str) -> None:
+        super().unlink(path)
+        self._behind("unlink", path)

@@ -7,33 +7,11 @@ from collections.abc import Iterable
 
 import pytest
 from tests.crash.model import open_store
+from tests.unit.segments.files import Interrupted
 from tests.unit.segments.topics import check, fill
 
 from stratalog.store import Store
 from stratalog.testing import FakeDisk, Fault, FaultFs, ManualClock
-
-
-class Interrupted(FaultFs):
-    """Ctrl-C comes right behind an operation on a path, once."""
-
-    operation = part = ""
-
-    def _behind(self, operation: str, path: str) -> None:
-        if operation == self.operation and self.part in path:
-            self.operation = ""
-            raise KeyboardInterrupt
-
-    def sync_dir(self, path: str) -> None:
-        super().sync_dir(path)
-        self._behind("sync_dir", path)
-
-    def rename(self, source: str, target: str) -> None:
-        super().rename(source, target)
-        self._behind("rename", target)
-
-    def unlink(self, path: str) -> None:
-        super().unlink(path)
-        self._behind("unlink", path)
 
 
 def failing(operation: str) -> tuple[FakeDisk, FaultFs]:
