@@ -304,8 +304,12 @@ class Upkeep:
             moved += self._move(topic)
 
         with Failures() as failures:
+            failures.collect(self._replay.finish_replacements)
+            waiting = {one.footer.topic_id for one in self._replay.replacements}
             for topic in self._catalog.topics():
-                for step in (remove, remove_cold, rewrite, move):
+                steps = (remove, remove_cold, rewrite, move)
+                # What is to replace others was made of them as they are.
+                for step in steps[:2] if topic.id in waiting else steps:
                     if not topic.is_dropped:
                         failures.collect(partial(step, topic), topic)
             failures.collect(self._remove_dropped)

@@ -133,6 +133,7 @@ class Adopter:
         for staged in part.segments:
             self._look_at_file(staged, part.topic_id)
         if part.kind == "replace":
+            self._replay.finish_replacements()  # one before it may not have come to its end
             _check_replaced(known, part)
         else:
             _check_backlog(known, part)

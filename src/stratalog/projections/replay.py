@@ -32,6 +32,7 @@ from stratalog.projections.lost import lost
 from stratalog.projections.router import apply
 from stratalog.projections.snapshot import SnapshotFiles
 from stratalog.projections.writers import Writers
+from stratalog.segments.exchange import exchange
 from stratalog.segments.history import History
 from stratalog.segments.pool import SegmentPool
 
@@ -320,13 +321,12 @@ class Replay:
 
     def finish_replacements(self) -> None:
         """Put segments in the place of those that they replace; for the writer."""
-        staged = set(self._fs.listdir(incoming_path(self._root))) if self.replacements else set()
         while self.replacements:
             one = self.replacements[0]
             topic = self.topics.get(one.footer.topic_id)
-            name = f"{one.staged.name}.seg"
-            if topic is not None and name in staged:
-                topic.history.exchange(incoming_path(self._root, name), one, topic.earliest)
+            if topic is not None:
+                path = incoming_path(self._root, f"{one.staged.name}.seg")
+                exchange(topic.history, path, one)
             del self.replacements[0]
 
     def drop(self, topic: TopicLog) -> None:

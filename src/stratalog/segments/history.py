@@ -30,7 +30,7 @@ from stratalog.fs import FileSystem
 from stratalog.segments.chain import Chain, Mark
 from stratalog.segments.pool import SegmentPool
 from stratalog.segments.segment import Segment, check_segment_header, scan_index
-from stratalog.segments.writer import SegmentWriter, put_in_place
+from stratalog.segments.writer import SegmentWriter
 
 _ATTEMPTS_MAX = 5
 
@@ -334,7 +334,7 @@ class History:
             segment = chain.get(first)
             if suffix == ".tmp" or (suffix in (".seg", ".open") and segment is None):
                 fs.unlink(path)
-            elif suffix == ".seg" and first in self.cold:
+            elif suffix == ".seg" and segment is not None and self._is_moved(segment):
                 fs.unlink(path)  # the flip to the cold store is durable, and it has a copy
                 self.replace(self.pool.segment(self.topic_id, self.cold[first]))
             elif suffix == ".open" and segment is not None:
@@ -342,6 +342,11 @@ class History:
                     self._cut(segment)
                 else:
                     fs.unlink(path)
+
+    def _is_moved(self, segment: Segment) -> bool:
+        """Whether the cold store has all of a segment, and not just what it has replaced."""
+        moved = self.cold.get(segment.first)
+        return moved is not None and moved.end_offset == segment.end
 
     def _cut(self, segment: Segment) -> None:
         file = self.pool.fs.open(segment.path, "write")
@@ -351,20 +356,6 @@ class History:
                 file.fdatasync()
         finally:
             file.close()
-
-    def exchange(self, path: str, placed: Placed, earliest: int) -> None:
-        """Put a staged segment in the place of those whose offsets it has; may be repeated."""
-        footer = placed.footer
-        put_in_place(self.pool.fs, path, self.directory, footer, placed.staged.bytes)
-        for segment in self.chain.segments:
-            if footer.first_offset <= segment.first < footer.end_offset:
-                self.pool.forget(segment)
-                self.examined.pop(segment.first, None)
-                if segment.first > footer.first_offset:
-                    self.pool.fs.unlink(segment.path)
-        self.pool.fs.sync_dir(self.directory)
-        self.compacted_below = min(self.compacted_below, footer.first_offset)
-        self.discover(earliest)
 
     def replace(self, segment: Segment) -> None:
         """Put another in the place of the segment with the same first offset."""
