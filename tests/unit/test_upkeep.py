@@ -12,8 +12,10 @@ import pytest
 from tests.conftest import OpenStore
 from tests.unit.segments.topics import check, files, fill, upkeep, value
 
+import stratalog.upkeep
 from stratalog import Gap, Record
 from stratalog.fs import PosixFileSystem
+from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
 from stratalog.store import Store
 from stratalog.testing import Fault, FaultFs, ManualClock
@@ -161,6 +163,33 @@ def test_an_unexpected_failure_does_not_end_the_thread(
     assert caplog.records[0].exc_info
     upkeep(store).round()
     assert store.stats().upkeep is None
+
+
+def test_an_unexpected_failure_in_one_topic_is_no_matter_of_the_others(
+    open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ended the round: nothing was evicted behind it, and no snapshot let the log go."""
+    clock = ManualClock()
+    store = open_store(clock=clock, background=False, snapshot_interval=60.0)
+    fill(store.topic("first"), 10)
+    topic = store.create_topic("second", segment_records=10, retention_records=0)
+    for _ in range(3):
+        fill(topic, 10)
+        store.checkpoint()
+
+    def fail(topic: TopicLog, now: int, ratio: float) -> int:
+        if topic.name == "first":
+            raise IndexError("a mistake of ours")
+        return 0
+
+    monkeypatch.setattr(stratalog.upkeep, "reclaim", fail)
+    clock.advance(100)
+    with caplog.at_level(logging.WARNING, "stratalog"):
+        upkeep(store).round()
+    assert store.stats().upkeep == "a mistake of ours"
+    assert caplog.records[0].exc_info
+    assert topic.earliest == 20
+    assert store.stats().snapshots == 1
 
 
 def test_a_failing_round_is_not_begun_with_every_tick(open_store: OpenStore) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from stratalog.errors import StratalogError
 from stratalog.log.topic import TopicLog
 
 
@@ -20,7 +19,8 @@ class Failures:
         """Take a step; what fails because its topic was dropped meanwhile has not failed."""
         try:
             step()
-        except (StratalogError, OSError) as error:
+        # Whatever it is: also a mistake of ours in one topic must not keep the others from theirs.
+        except Exception as error:
             if topic is None or not topic.is_dropped:
                 self._first = self._first or error
 

@@ -67,7 +67,7 @@ def compact(topic: TopicLog, now: int, dirty_ratio: float, budget: MemoryBudget)
     total = sum(segment.summary.bytes for segment in segments)
     new = sum(s.summary.bytes for s in segments if s.first >= history.compacted_below)
     is_due = 0 < history.tombstone_due <= now
-    if not is_due and (not new or new < dirty_ratio * total):
+    if not segments or (not is_due and (not new or new < dirty_ratio * total)):
         return 0
     keys = _Keys(budget)
     try:

@@ -252,3 +252,26 @@ def test_a_crash_in_a_compaction_costs_nothing() -> None:
         session.store.compact()
         assert _state(topic) == state
         session.store.close()
+
+
+def test_a_topic_that_was_emptied_while_a_deletion_waits_is_compacted(
+    open_store: OpenStore,
+) -> None:
+    """There was no segment, and the last of them was asked for: every round ended there.
+
+    The deletion of a key had been kept, and was due; all that was in segments had gone meanwhile.
+    """
+    clock = ManualClock()
+    store = open_store(clock=clock, background=False)
+    topic = store.create_topic("t", compact=True, segment_records=2, tombstone_seconds=100.0)
+    topic.append(b"v", key=b"k")
+    topic.append(None, key=b"k")
+    store.compact()
+    topic.delete(before=topic.next_offset)
+    store.compact()
+    clock.advance(1000)
+    upkeep(store).round()
+    assert store.stats().upkeep is None
+    topic.append(b"w", key=b"k")
+    store.compact()
+    assert topic.read_values() == [b"w"]
