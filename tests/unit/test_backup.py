@@ -21,6 +21,7 @@ from stratalog import (
     ReadOnlyError,
     StorageError,
 )
+from stratalog.backup.plan import Plan
 from stratalog.fs import PosixFileSystem
 from stratalog.options import StoreOptions
 from stratalog.store import Store
@@ -163,6 +164,32 @@ def test_what_the_store_removes_or_rewrites_stays_in_the_copy(
     (tmp_path / "new").write_bytes(b"rewritten")
     (tmp_path / "new").rename(second)
     assert values(tmp_path / "copy", "small") == sent
+
+
+@pytest.mark.parametrize(("moment", "topics"), [("__init__", ["b"]), ("_snapshots", ["a", "b"])])
+def test_a_topic_that_is_dropped_meanwhile_is_copied_whole_or_not_at_all(
+    open_store: OpenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str,
+    topics: list[str],
+) -> None:  # fmt: skip
+    """It was in the copy's log, and its segments were left out: the copy was called damaged."""
+    store = open_store(background=False, shards=1)
+    sent = {name: fill(store, name) for name in ("a", "b")}
+    before = getattr(Plan, moment)
+
+    def drop_first(plan: Plan, *about: Any) -> Any:
+        thread = threading.Thread(target=store.drop_topic, args=("a",))
+        thread.start()
+        thread.join()
+        return before(plan, *about)
+
+    monkeypatch.setattr(Plan, moment, drop_first)
+    store.backup(tmp_path / "copy")
+    with open_store(tmp_path / "copy") as copy:
+        assert copy.damage is None
+        assert copy.topics() == topics
+        assert {name: copy.topic(name).read_values() for name in topics} == {
+            name: sent[name] for name in topics
+        }
 
 
 def test_sealed_segments_are_linked_and_nothing_else(open_store: OpenStore, tmp_path: Path) -> None:

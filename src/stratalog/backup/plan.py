@@ -17,6 +17,7 @@ from stratalog.format.store import StoreFile
 from stratalog.fs import FileSystem
 from stratalog.log.log import Log
 from stratalog.log.shard import Shard
+from stratalog.log.topic import TopicLog
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.replay import Replay
 from stratalog.upkeep import Upkeep
@@ -69,6 +70,7 @@ class Plan:
         self._source = source
         self._fs = source.fs
         self.topics: dict[int, Topic] = {}
+        self._logs: list[TopicLog] = []
         self.positions = source.log.freeze(self._capture)
         """Per shard, the lsn up to which the copy has the log."""
         self.cold_segments = 0
@@ -79,6 +81,8 @@ class Plan:
         """Remember what a shard's topics hold; nothing is added to it meanwhile."""
         for topic in self._source.catalog.topics():
             if topic.shard is shard:
+                # Also if it is dropped from here on: the copy has it, and its files stay meanwhile.
+                self._logs.append(topic)
                 self.topics[topic.id] = Topic(
                     topic.name, topic.earliest, topic.committed, topic.is_ephemeral
                 )
@@ -93,7 +97,7 @@ class Plan:
 
     def _segments(self) -> Iterator[Piece]:
         pool = self._source.replay.pool
-        for topic in self._source.catalog.topics():
+        for topic in self._logs:
             for segment in topic.history.chain.segments:
                 summary = segment.summary
                 if segment.is_cold:
