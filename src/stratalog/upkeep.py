@@ -22,7 +22,7 @@ from stratalog.errors import ClosedError, StratalogError, SyncFailedError
 from stratalog.format.control import encode_floor, encode_tier
 from stratalog.format.frame import FrameType
 from stratalog.format.segment import Summary
-from stratalog.format.snapshot import CatalogState, LogState
+from stratalog.format.snapshot import LogState
 from stratalog.log.interrupts import Background, Signal
 from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
@@ -30,9 +30,11 @@ from stratalog.options import StoreOptions
 from stratalog.projections.adopt import Adopter
 from stratalog.projections.catalog import Catalog
 from stratalog.projections.failures import Failures
+from stratalog.projections.groups import QUEUE
+from stratalog.projections.queue import has_new_ids
 from stratalog.projections.replay import Replay
 from stratalog.projections.router import control
-from stratalog.projections.snapshot import capture, capture_groups
+from stratalog.projections.snapshot import capture_store
 from stratalog.reports import CompactionReport
 from stratalog.segments.checkpoint import checkpoint, mark, seal_due
 from stratalog.segments.retention import (
@@ -261,14 +263,19 @@ class Upkeep:
         try:
             for topic in self._catalog.topics():
                 self._evict(topic, early_eviction)
+                if topic.kind == QUEUE:
+                    topic.groups.states()  # it looks for ids in records that the log still has
                 is_new = checkpoint(topic, now, rest)
                 if seal_due(topic, now) or is_new:
                     touched.append(topic)
+            if any(map(has_new_ids, self._catalog.topics())):
+                self._snapshot()
         except SyncFailedError as error:
             self._refusal = error  # what the kernel has of the file is unknown from now on
             raise
         finally:
-            self._mark(touched)
+            # Below a mark no ids are looked for: records go, while their ids still count.
+            self._mark([topic for topic in touched if not has_new_ids(topic)])
         self._checkpointed = self._advance(positions)
         self._checkpointed_at = self._clock.monotonic()
         self.checkpoints += 1
@@ -321,7 +328,7 @@ class Upkeep:
         if topic.options.retention == "consumed":
             topic.history.consumed_below = topic.groups.consumed_below()
         wanted = find(topic)
-        if wanted is not None:
+        if wanted is not None and not has_new_ids(topic):
             earliest = max(topic.earliest, wanted.below)
             body = encode_floor(wanted.below, wanted.reason)
             self._log.write([control(topic, FrameType.FLOOR, earliest, body)])
@@ -365,31 +372,18 @@ class Upkeep:
             topic.history.remove_copied()
 
     def _snapshot(self) -> None:
-        replay = self._replay
-        # Topics come and go meanwhile. One that is not in here is made by its frame, which is
-        # behind the position: no number may say that it was there, and went. One that is in here
-        # is dropped by its frame, unless it was dropped already: then nothing of it may be.
-        next_topic_id = replay.next_topic_id
-        topics = self._catalog.topics()
-        states = [capture(topic) for topic in topics]
-        groups, queues = capture_groups(topics)
-        dropped = set(replay.dropped)
-        catalog = CatalogState(
-            next_topic_id=next_topic_id,
-            epochs=dict(replay.epochs),  # behind `dropped`, whose frames raise none any more
-            cold=replay.pool.cold_location,
-            topics=[state for state in states if state.id not in dropped],
-            dropped=sorted(dropped),
-            writers=dict(replay.writers.newest),
-            once=list(replay.writers.once),
-        )
+        catalog, groups, queues = capture_store(self._replay, self._catalog)
         if groups.groups:
             # What they say of records is then in the log: a crash takes none of it back that the
             # snapshot has.
             self._log.sync(tells_loss=False)
         log = LogState(dict(self._checkpointed))
-        replay.snapshots.write(log, catalog, self._clock.time_ns(), groups, queues)
-        self._log.release(replay.snapshots.released())
+        self._replay.snapshots.write(log, catalog, self._clock.time_ns(), groups, queues)
+        for one in queues.queues:
+            topic = self._replay.topics.get(one.topic_id)
+            if topic is not None and topic.groups.queue is not None:
+                topic.groups.queue.covered = one.deduped
+        self._log.release(self._replay.snapshots.released())
         self._snapshotted = dict(self._checkpointed)
         self._snapshotted_at = self._clock.monotonic()
         self.snapshots += 1

@@ -147,6 +147,11 @@ class Dedup:
         entries = self._entries()
         self._restore(entries[entries["offset"] < offset])
 
+    def has_between(self, start: int, end: int) -> bool:
+        """Whether there is a message from `start` on and below `end`."""
+        offsets = self._entries()["offset"]
+        return bool(((start <= offsets) & (offsets < end)).any())
+
     def to_bytes(self) -> bytes:
         """As a snapshot has them, the oldest first."""
         return self._entries().tobytes()

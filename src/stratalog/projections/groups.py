@@ -324,7 +324,11 @@ class Groups:
                     if state.is_queue and self.queue is not None:
                         options = QueueOptions.build(state.options)  # how long an id counts
                         self.queue.configure(options.dedup_window, options.dedup_entries)
+                        start = max(state.ingested, self.topic.earliest)
+                        self.queue.catch_up(min(start, self.topic.committed))
                     state.finish(self.topic)
+                    if state.is_queue and self.queue is not None:
+                        self.queue.deduped = max(self.queue.deduped, state.ingested)
             return [state for state in self._states.values() if not state.is_dropped]
 
     def _state(self, id: int) -> GroupState:

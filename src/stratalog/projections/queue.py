@@ -7,14 +7,17 @@ Concurrency: `lock` is held from the look for a duplicate until the message has 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from stratalog.errors import CorruptionError
 from stratalog.format.batch import Batch
 from stratalog.format.snapshot import QueueSnapshot
 from stratalog.projections.dedup import Dedup
+from stratalog.segments.read import read_logged
 
 if TYPE_CHECKING:
     from stratalog.log.topic import TopicLog
@@ -34,6 +37,8 @@ class QueueState:
         self.dedup = Dedup(DEDUP_ENTRIES)
         self.deduped = 0
         """Ids of messages below this offset were taken in."""
+        self.covered = 0
+        """Ids of messages below this offset are in a snapshot, as far as they count."""
         self.is_live = False
         """Whether messages are put here: then `put` takes their ids in."""
         self.duplicates = 0
@@ -45,6 +50,20 @@ class QueueState:
             entries = self.dedup.to_bytes()
             self.dedup = Dedup(entries_max)
             self.dedup.restore(entries)
+
+    def catch_up(self, end: int) -> None:
+        """Take in the ids of messages below `end` that no group will look at any more.
+
+        They were consumed in one go, or deleted, which is no reason to put one again. What is in
+        segments a snapshot has; of the rest the log has the frames, below the floor, too.
+        """
+        if self.deduped < end:
+            # What is damaged, or moved meanwhile in another process, others tell of.
+            with contextlib.suppress(CorruptionError, FileNotFoundError):
+                for part in read_logged(self.topic, self.deduped, end):
+                    if part.batch.key is not None:
+                        self.take_keys(*part)
+            self.deduped = end
 
     def take_keys(self, batch: Batch, first: int, end: int) -> None:
         """Take in the ids of messages that were put before the store was opened."""
@@ -84,5 +103,15 @@ class QueueState:
     def restore(self, state: QueueSnapshot) -> None:
         """Take over what a snapshot says."""
         if state.deduped >= self.deduped:
-            self.deduped = state.deduped
+            self.deduped = self.covered = state.deduped
             self.dedup.restore(state.dedup)
+
+
+def has_new_ids(topic: TopicLog) -> bool:
+    """Whether messages in segments have ids that count, and that no snapshot has."""
+    queue, end = topic.groups.queue, topic.history.checkpointed
+    if queue is None or queue.covered >= end:
+        return False
+    with queue.lock:
+        queue.tidy(topic.time_ns())
+        return queue.dedup.has_between(queue.covered, end)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from stratalog.errors import FormatError, UnsupportedVersionError
 from stratalog.format.names import parse_numbered, snapshot_path, snapshots_path
@@ -31,6 +32,10 @@ from stratalog.format.snapshot import (
 )
 from stratalog.fs import FileSystem
 from stratalog.log.topic import TopicLog
+
+if TYPE_CHECKING:
+    from stratalog.projections.catalog import Catalog
+    from stratalog.projections.replay import Replay
 
 logger = logging.getLogger("stratalog")
 
@@ -174,6 +179,32 @@ def capture(topic: TopicLog) -> TopicState:
         lost=history.lost.serialize(),
         segments=encode_summaries(history.summaries()),
     )
+
+
+def capture_store(
+    replay: Replay, catalog: Catalog
+) -> tuple[CatalogState, GroupsState, QueuesState]:
+    """Everything as it is, while topics come and go.
+
+    One that is not in here is made by its frame, which is behind the snapshot's position: no number
+    may say that it was there, and went. One that is in here is dropped by its frame, unless it was
+    dropped already: then nothing of it may be.
+    """
+    next_topic_id = replay.next_topic_id
+    topics = catalog.topics()
+    states = [capture(topic) for topic in topics]
+    groups, queues = capture_groups(topics)
+    dropped = set(replay.dropped)
+    state = CatalogState(
+        next_topic_id=next_topic_id,
+        epochs=dict(replay.epochs),  # behind `dropped`, whose frames raise none any more
+        cold=replay.pool.cold_location,
+        topics=[state for state in states if state.id not in dropped],
+        dropped=sorted(dropped),
+        writers=dict(replay.writers.newest),
+        once=list(replay.writers.once),
+    )
+    return state, groups, queues
 
 
 def capture_groups(topics: Iterable[TopicLog]) -> tuple[GroupsState, QueuesState]:

@@ -192,6 +192,20 @@ def _hole(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap |
     )
 
 
+def read_logged(topic: TopicLog, start: int, end: int) -> Iterator[Slice]:
+    """What the log has of the records between two offsets, also of those below the floor."""
+    index = topic.index
+    while (number := index.find(start)) < len(index):
+        if max(start, index.place(number).base_offset) >= end:
+            break
+        for batch in read_frames(topic, index, number, end):
+            base = batch.base_offset
+            last = min(base + batch.count, end)
+            if start < last:
+                yield Slice(batch, max(start - base, 0), last - base)
+            start = max(start, last)
+
+
 def read_living(
     topic: TopicLog, start: int, end: int, now: int, cold: set[int] | None = None
 ) -> Iterator[Slice | Gap]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.crash.model import kill, open_store
 
-import stratalog.upkeep
+import stratalog.projections.snapshot
 from stratalog.format.snapshot import CatalogState, TopicState
 from stratalog.log.topic import TopicLog
 from stratalog.projections.snapshot import capture
@@ -51,7 +51,7 @@ def test_a_topic_that_is_dropped_while_a_snapshot_is_made_stays_dropped(
         return state
 
     with monkeypatch.context() as patch:
-        patch.setattr(stratalog.upkeep, "capture", capture_slowly)
+        patch.setattr(stratalog.projections.snapshot, "capture", capture_slowly)
         store.snapshot()
     assert store.topics() == ["a"]
     for _ in range(3):
@@ -80,7 +80,9 @@ def test_a_snapshot_that_has_a_topic_among_those_that_are_gone_does_not_bring_it
     gone = [store.topic("b").log.id]
     with monkeypatch.context() as patch:
         patch.setattr(
-            stratalog.upkeep, "CatalogState", lambda **kw: CatalogState(**kw | {"dropped": gone})
+            stratalog.projections.snapshot,
+            "CatalogState",
+            lambda **kw: CatalogState(**kw | {"dropped": gone}),
         )
         store.snapshot()
     store.drop_topic("b")
