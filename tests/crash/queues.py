@@ -205,6 +205,13 @@ class QueueSession:
         self.queue.dead.requeue()
         self.topic.durable = len(self.topic.sent)
 
+    def purge(self) -> None:
+        """Forget every message."""
+        everything = set(range(len(self.topic.sent)))
+        self.model.consuming |= everything
+        self.queue.purge()
+        self.model.consumed |= everything
+
     def all_durable(self) -> None:
         """Everything that was done is on the disk."""
         self.model.consumed |= self.model.consuming - self.model.dying

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment of a checkpoint: the next one goes on, nothing is lost or there twice."""
+"""Ctrl-C at any moment of upkeep: the next round goes on, nothing is lost or there twice."""
 
 from __future__ import annotations
 
@@ -84,6 +84,38 @@ def test_an_interrupted_checkpoint(prepare: Callable[[Session], None]) -> None:
         check(session.store, session)
         session.snapshot()
         session.snapshot()
+        session.kill()
+        again = open_store(disk.crash(at), clock, shards=1)
+        check(again, session)
+        kill(again)
+        if not ctrl_c.came:
+            break
+
+
+def test_an_interrupted_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The segment that was adopted takes the place of the others in the end, and none before."""
+    for at in moments(101, 3):
+        disk, clock = FakeDisk(), ManualClock()
+        session = Session(disk, clock, shards=1)
+        session.store = open_store(disk, clock, shards=1)
+        session.create("t", segment_records=4)
+        session.append_many("t", [b"%d" % n * 30 for n in range(20)])
+        session.checkpoint()
+        with monkeypatch.context() as patch:
+            patch.setattr(session, "adopt", lambda: None)
+            session.replace("t", 0, 8)
+        ctrl_c = OutsideOfTheDisk(at)
+        ctrl_c.run(session.store.adopt)
+        again = open_store(disk.crash(at), clock, shards=1)
+        check(again, session)
+        kill(again)
+        check(session.store, session)
+        session.delete("t", offsets=[1, 9])
+        session.store.adopt()
+        session.store.compact()
+        check(session.store, session)
+        segments = session.store.topic("t").log.history.chain.segments
+        assert [one.first for one in segments] == [0, 8, 12, 16]
         session.kill()
         again = open_store(disk.crash(at), clock, shards=1)
         check(again, session)

@@ -545,6 +545,33 @@ def consumed_segments(session: Session) -> None:
     session.compact()
 
 
+def ids_of_messages_that_went(session: Session) -> None:
+    """Messages with ids are consumed or purged, their segments go, and they are put again."""
+    session.open(shards=1)
+    jobs = QueueSession(session, "jobs")
+    for number in range(6):
+        for n in range(3):
+            jobs.put(bytes([number, n]) * 50, dedup_id=f"{number}-{n}")
+        if number % 3 == 2:
+            session.checkpoint()
+        if number % 2:
+            jobs.purge()
+        else:
+            jobs.ack(*jobs.get(3))
+        if number % 3 == 1:
+            session.checkpoint()
+        if number == 2:
+            seal(session.store.topic("jobs")._log, session.clock.time_ns())
+        if number > 2:
+            session.clock.advance(31.0)
+            assert session.store._upkeep is not None
+            session.store._upkeep.round()
+        jobs.put(b"again", dedup_id=f"{number}-1")
+        if number == 4:
+            jobs.reopen()
+    jobs.put(b"again", dedup_id="0-2")
+
+
 def consume_transform_produce(session: Session) -> None:
     """Messages consumed in one with what comes of them, over shards, snapshots and reopens."""
     session.open(shards=3)
@@ -620,4 +647,5 @@ CATALOGUE: list[Workload] = [
     dead_letters,
     taken_for_good,
     consumed_segments,
+    ids_of_messages_that_went,
 ]
