@@ -105,6 +105,23 @@ def test_a_segment_goes_when_its_ids_are_in_a_snapshot(fails: bool) -> None:
     store.close()
 
 
+def test_ids_are_found_in_a_segment_that_no_snapshot_could_be_made_for() -> None:
+    """The segment was sealed, and is found by its name; the log is not looked at below its end."""
+    disk, clock = FakeDisk(), ManualClock()
+    fs = FaultFs(disk)
+    store = open_store(fs, clock, shards=1)
+    queue = store.queue("q")
+    put = queue.put(b"pay", dedup_id="x")
+    fs.add(Fault(operation="create", path_contains="/snapshots/", always=True))
+    with contextlib.suppress(OSError):
+        store.checkpoint()
+    seal(queue.topic.log, clock.time_ns())
+    queue.purge()
+    store = killed(store, disk, clock)
+    assert store.queue("q").put(b"pay", dedup_id="x") == (put.offset, True)
+    store.close()
+
+
 def test_a_checkpoint_makes_no_snapshot_for_what_does_not_count() -> None:
     """Messages without ids, ids that a snapshot has, and ids whose time is up."""
     clock = ManualClock()

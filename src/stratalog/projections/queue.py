@@ -17,7 +17,7 @@ from stratalog.errors import CorruptionError
 from stratalog.format.batch import Batch
 from stratalog.format.snapshot import QueueSnapshot
 from stratalog.projections.dedup import Dedup
-from stratalog.segments.read import read_logged
+from stratalog.segments.read import read_stored
 
 if TYPE_CHECKING:
     from stratalog.log.topic import TopicLog
@@ -54,13 +54,13 @@ class QueueState:
     def catch_up(self, end: int) -> None:
         """Take in the ids of messages below `end` that no group will look at any more.
 
-        They were consumed in one go, or deleted, which is no reason to put one again. What is in
-        segments a snapshot has; of the rest the log has the frames, below the floor, too.
+        They were consumed in one go, or deleted, which is no reason to put one again. What went
+        with a segment is in a snapshot; of the rest the log has the frames, below the floor, too.
         """
         if self.deduped < end:
             # What is damaged, or moved meanwhile in another process, others tell of.
             with contextlib.suppress(CorruptionError, FileNotFoundError):
-                for part in read_logged(self.topic, self.deduped, end):
+                for part in read_stored(self.topic, self.deduped, end):
                     if part.batch.key is not None:
                         self.take_keys(*part)
             self.deduped = end

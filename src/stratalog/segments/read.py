@@ -192,8 +192,11 @@ def _hole(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap |
     )
 
 
-def read_logged(topic: TopicLog, start: int, end: int) -> Iterator[Slice]:
-    """What the log has of the records between two offsets, also of those below the floor."""
+def read_stored(topic: TopicLog, start: int, end: int) -> Iterator[Slice]:
+    """What segments here and the log have between two offsets, also of what is below the floor."""
+    for segment in topic.history.chain.segments:
+        if not segment.is_cold and segment.first < end and segment.end > start:
+            yield from segment.batches(max(start, segment.first), min(end, segment.end))
     index = topic.index
     while (number := index.find(start)) < len(index):
         if max(start, index.place(number).base_offset) >= end:
