@@ -51,7 +51,7 @@ check: $(VENV)/.dev ## Formatting, lint and types
 .PHONY: sweep
 sweep: $(VENV)/.dev ## The exhaustive crash sweep, more kills, fuzzing and random histories (about 25 minutes)
 	STRATALOG_SWEEP=exhaustive STRATALOG_KILLS=100 STRATALOG_FUZZ=500000 STRATALOG_EXAMPLES=1000 \
-		$(BIN)/python -m pytest -n auto --timeout 3600 tests/crash tests/fuzz tests/property
+		$(BIN)/python -m pytest -n auto --timeout 3600 -o faulthandler_timeout=3540 tests/crash tests/fuzz tests/property
 
 .PHONY: bench
 bench: $(VENV)/.bench ## Measure against rivals and physical limits; writes benchmarks/results
