@@ -52,6 +52,15 @@ def open_store(tmp_path: Path) -> Iterator[OpenStore]:
         monitor.check()
 
 
+@pytest.fixture
+def often() -> Iterator[None]:
+    """Threads that take turns after every few bytecodes."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The `host:port` of an S3 server on loopback with a bucket `bucket`, in its own process."""

@@ -65,6 +65,13 @@ def check(store: Store, session: Session) -> None:
     assert store.topic("t").next_offset == len(session.topics["t"].sent)
 
 
+def check_after_a_crash(disk: FakeDisk, session: Session) -> None:
+    """The same of what the next process finds."""
+    again = open_store(disk, session.clock, shards=1)
+    check(again, session)
+    kill(again)
+
+
 @pytest.mark.parametrize("prepare", [filled, emptied, adopted], ids=lambda one: one.__name__)
 def test_an_interrupted_checkpoint(prepare: Callable[[Session], None]) -> None:
     """What is acknowledged before and after it is there, live and after a crash."""
@@ -76,18 +83,14 @@ def test_an_interrupted_checkpoint(prepare: Callable[[Session], None]) -> None:
         prepare(session)
         ctrl_c = OutsideOfTheDisk(at)
         ctrl_c.run(session.store.checkpoint)
-        again = open_store(disk.crash(at), clock, shards=1)
-        check(again, session)
-        kill(again)
+        check_after_a_crash(disk.crash(at), session)
         session.append("t", b"behind it")
         session.checkpoint()
         check(session.store, session)
         session.snapshot()
         session.snapshot()
         session.kill()
-        again = open_store(disk.crash(at), clock, shards=1)
-        check(again, session)
-        kill(again)
+        check_after_a_crash(disk.crash(at), session)
         if not ctrl_c.came:
             break
 
@@ -106,9 +109,7 @@ def test_an_interrupted_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
             session.replace("t", 0, 8)
         ctrl_c = OutsideOfTheDisk(at)
         ctrl_c.run(session.store.adopt)
-        again = open_store(disk.crash(at), clock, shards=1)
-        check(again, session)
-        kill(again)
+        check_after_a_crash(disk.crash(at), session)
         check(session.store, session)
         session.delete("t", offsets=[1, 9])
         session.store.adopt()
@@ -117,8 +118,6 @@ def test_an_interrupted_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
         segments = session.store.topic("t").log.history.chain.segments
         assert [one.first for one in segments] == [0, 8, 12, 16]
         session.kill()
-        again = open_store(disk.crash(at), clock, shards=1)
-        check(again, session)
-        kill(again)
+        check_after_a_crash(disk.crash(at), session)
         if not ctrl_c.came:
             break

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -74,15 +73,6 @@ def test_whoever_is_interrupted_while_he_looks_holds_nobody_up(tmp_path: Path, w
             if not ctrl_c.came:
                 break
         in_time(store.close)
-
-
-@pytest.fixture
-def often() -> Iterator[None]:
-    """Threads change places as often as they can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def crossed(futures: list[AppendFuture]) -> tuple[list[AppendFuture], list[AppendFuture]]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from tests.conftest import OpenStore
@@ -125,15 +124,6 @@ def test_what_ends_it_waits_too(open_store: OpenStore, end: Do) -> None:
     store = open_store()
     if "t" in store.topics():  # it was not the one to be dropped
         assert store.topic("t").read_values() == [b"first", b"stuck"]
-
-
-@pytest.fixture
-def often() -> Iterator[None]:
-    """Threads that take turns after every few bytecodes."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 @pytest.mark.usefixtures("often")
