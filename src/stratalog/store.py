@@ -20,7 +20,7 @@ from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import open_cold
 from stratalog.fs.holder import holder
 from stratalog.inputs import check_path
-from stratalog.log.interrupts import insist
+from stratalog.log.interrupts import ended_by, insist
 from stratalog.log.log import Log
 from stratalog.log.topic import TopicLog
 from stratalog.memory import keep_freed_memory
@@ -294,19 +294,20 @@ class Store(QueueStore):
 
         Ctrl-C is raised at the end, a second one at once: closing again then goes on.
         """
-        # Callbacks are called without a lock: they may close the store as well.
         tell = self._log.tell if self._log and os.getpid() == self._pid else lambda: None
+        interrupt = ended_by(tell)  # while it is open, without a lock: a callback may close it
         try:
-            tell()  # while it is open
             with self._close_lock:
                 if not self._has_let_go:
                     with self._topics_lock:
                         self.is_closed = True
-                    self._close()
+                    interrupt = self._close() or interrupt
         finally:
-            tell()
+            interrupt = interrupt or ended_by(tell)
+        if interrupt is not None:
+            raise interrupt
 
-    def _close(self) -> None:
+    def _close(self) -> BaseException | None:
         # Nothing is let go of before this thread has ended, which changes files of the directory.
         interrupt = None if self._upkeep is None else insist(self._upkeep.stop)
         try:
@@ -326,8 +327,7 @@ class Store(QueueStore):
                 self._lock.close()
             OPEN.discard(self)
             self._has_let_go = True  # only now: if Ctrl-C came before, closing again goes on
-        if interrupt is not None:
-            raise interrupt
+        return interrupt
 
     def forget(self) -> None:
         """Be closed in a forked process: the directory and what is in it are the parent's."""

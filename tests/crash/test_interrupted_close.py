@@ -127,3 +127,24 @@ def test_a_callback_may_close_the_store(tmp_path: Path) -> None:
         assert done.wait(30)
         with stratalog.open(tmp_path / "data") as again:
             assert again.damage is None
+
+
+def test_a_callback_that_takes_long_does_not_keep_a_store_open(
+    tmp_path: Path, interrupt: Callable[[Callable[[], None], int], int]
+) -> None:
+    """Closing waits for it; Ctrl-C ends that, and the store is closed all the same."""
+    store = stratalog.open(tmp_path / "data")
+    topic = store.topic("t")
+    go_on, is_in = threading.Event(), threading.Event()
+
+    def stay(_: Future[int]) -> None:
+        is_in.set()
+        go_on.wait(60)
+
+    topic.append_nowait(b"0").add_done_callback(stay)
+    assert is_in.wait(30)
+    assert interrupt(store.close, 1) == 1
+    with stratalog.open(tmp_path / "data") as again:
+        assert again.topic("t").read_values() == [b"0"]
+    go_on.set()
+    store.close()

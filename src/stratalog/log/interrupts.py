@@ -27,6 +27,17 @@ def insist(action: Callable[..., None], *about: object) -> BaseException | None:
     return None
 
 
+def ended_by(action: Callable[[], None]) -> BaseException | None:
+    """Do something that may be left undone; returns the interrupt that ended it, to be raised."""
+    try:
+        action()
+    except Exception:
+        raise
+    except BaseException as interrupt:
+        return interrupt
+    return None
+
+
 def holding(locks: Sequence[threading.Lock], action: Callable[[], _T]) -> _T:
     """Do something with all of the locks held. No Ctrl-C comes between one and its release."""
     if not locks:

@@ -112,13 +112,12 @@ class Teller:
 
     def stop(self) -> None:
         """End, once all were called that are posted; may be repeated. No lock is held."""
-        self._is_inline = True
         self._waking.end()
         self._calling.end()
-        if not self._calling.is_me:
-            self._rest()
+        self._is_inline = True
+        self._rest()
 
     def _rest(self) -> None:
         self._waking.rest()
-        if not self._calling.is_begun or self._calling.is_me:
+        if not self._calling.is_me:  # what is left then is done behind the callback that asks
             self._calling.rest()

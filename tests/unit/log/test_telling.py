@@ -112,3 +112,15 @@ def test_a_flag_is_as_an_event_is() -> None:
     assert not flag.wait(0.01)
     threading.Timer(0.05, flag.set).start()
     assert flag.wait(30)
+
+
+def test_a_callback_that_is_posted_behind_the_end_of_its_thread_is_called() -> None:
+    """Whoever lets go of a future late has it called."""
+    teller = Teller()
+    teller.start()
+    post(teller, Spectators(lambda: None))
+    teller.flush()
+    teller.stop()
+    late = Spectators(lambda: None)
+    post(teller, late)
+    assert [what for what, _ in late.told] == ["woken", "called"]
