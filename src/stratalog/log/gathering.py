@@ -34,6 +34,10 @@ IS_POSSIBLE = getattr(sys, "_is_gil_enabled", lambda: True)()
 _WAIT_SECONDS = 1e-5
 
 
+class _EndedError(Exception):
+    """Ends a generator, and comes out of it again."""
+
+
 def gather(log: TopicLog, value: bytes) -> int:
     """Append a plain value that `send` could not take; returns its offset.
 
@@ -83,7 +87,9 @@ def claim(log: TopicLog) -> None:
     log.send = NONE_RUNS  # whoever comes next waits for the lock
     while True:
         try:
-            log.gathering.close()
+            # Not `close`: CPython 3.12 and 3.13 end one with it that another thread is in.
+            log.gathering.throw(_EndedError)
+        except _EndedError:
             break
         except ValueError:  # a thread is in it
             time.sleep(_WAIT_SECONDS)
