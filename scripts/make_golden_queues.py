@@ -3,7 +3,8 @@
     python scripts/make_golden_queues.py [letter]
 
 A letter is for a release that writes the same format and comes to other files: `v1b-queues` has
-no messages in its segments that were consumed before they got there.
+no messages in its segments that were consumed before they got there, `v1c-queues` has a snapshot
+more, of the ids of messages that got there.
 
 It is a store as a release of this version writes it, on a disk in memory: two queues and a group,
 with a snapshot and more in the log behind it. What it must be read as stands beside it.
