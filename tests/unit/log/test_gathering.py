@@ -59,6 +59,20 @@ OTHERS: dict[str, Do] = {
 }
 
 
+def while_stuck(clock: StuckClock, stuck: Callable[[], object], do: Callable[[], object]) -> None:
+    """Do something while a thread is stuck in an append: it has to wait until that is let go."""
+    clock.stuck = threading.Thread(target=stuck)
+    clock.stuck.start()
+    assert clock.is_in.wait(30)
+    second = threading.Thread(target=do)
+    second.start()
+    second.join(0.05)
+    assert second.is_alive()
+    clock.let_go.set()
+    second.join(30)
+    clock.stuck.join(30)
+
+
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
 def test_who_comes_while_a_thread_is_in_it_waits(open_store: OpenStore, other: Do) -> None:
     """And the record of that thread, which has no time yet, comes first."""
@@ -68,16 +82,7 @@ def test_who_comes_while_a_thread_is_in_it_waits(open_store: OpenStore, other: D
     topic.append(b"first")
     assert _log(topic).gathering is not None
     offsets: list[int] = []
-    clock.stuck = threading.Thread(target=lambda: offsets.append(topic.append(b"stuck")))
-    clock.stuck.start()
-    assert clock.is_in.wait(30)
-    second = threading.Thread(target=other, args=(topic,))
-    second.start()
-    second.join(0.05)
-    assert second.is_alive()
-    clock.let_go.set()
-    second.join(30)
-    clock.stuck.join(30)
+    while_stuck(clock, lambda: offsets.append(topic.append(b"stuck")), lambda: other(topic))
     assert offsets == [1]
     assert topic.append(b"last") == 3
     assert topic.read_values() == [b"first", b"stuck", b"other", b"last"]
@@ -109,16 +114,7 @@ def test_what_ends_it_waits_too(open_store: OpenStore, end: Do) -> None:
         except stratalog.StratalogError as error:
             told.append(error)
 
-    clock.stuck = threading.Thread(target=stuck)
-    clock.stuck.start()
-    assert clock.is_in.wait(30)
-    second = threading.Thread(target=end, args=(topic,))
-    second.start()
-    second.join(0.05)
-    assert second.is_alive()
-    clock.let_go.set()
-    second.join(30)
-    clock.stuck.join(30)
+    while_stuck(clock, stuck, lambda: end(topic))
     assert told == [1]
     store.close()
     store = open_store()
