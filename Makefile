@@ -38,9 +38,23 @@ $(VENV)/.bench: $(VENV)/.base
 demo: $(VENV)/.spark ## Run the main job end to end: append, kill, recover, work, query
 	$(BIN)/stratalog demo
 
+T ?=
+
 .PHONY: test
-test: $(VENV)/.dev ## Set up and pass all tests
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+test: $(VENV)/.dev ## Set up and pass all tests, or some: make test T=tests/unit/log
+	$(BIN)/python -m pytest -n auto --dist loadgroup --max-worker-restart 0 $(T)
+
+.PHONY: fast
+fast: $(VENV)/.dev ## The unit tests that take no time: without Spark, kills and the crash sweep
+	$(BIN)/python -m pytest -n auto --dist loadgroup -m "not slow" tests/unit
+
+.PHONY: versions
+versions: $(VENV)/.python ## The quick tests on every other interpreter that is found, without Spark
+	$(BIN)/python scripts/versions.py $(T)
+
+.PHONY: profile
+profile: $(VENV)/.dev ## Profile one path of the engine: make profile W=append-fsync
+	$(BIN)/python -m benchmarks.path_profile $(W)
 
 .PHONY: check
 check: $(VENV)/.dev ## Formatting, lint and types
@@ -50,8 +64,8 @@ check: $(VENV)/.dev ## Formatting, lint and types
 
 .PHONY: sweep
 sweep: $(VENV)/.dev ## The exhaustive crash sweep, more kills, fuzzing and random histories (about 25 minutes)
-	STRATALOG_SWEEP=exhaustive STRATALOG_KILLS=100 STRATALOG_FUZZ=500000 STRATALOG_EXAMPLES=1000 \
-		$(BIN)/python -m pytest -n auto --timeout 3600 -o faulthandler_timeout=3540 tests/crash tests/fuzz tests/property
+	STRATALOG_SWEEP=exhaustive STRATALOG_KILLS=100 STRATALOG_FUZZ=500000 STRATALOG_EXAMPLES=1000 STRATALOG_MUTATIONS=5000 \
+		$(BIN)/python -m pytest -n auto --timeout 3600 -o faulthandler_timeout=3540 tests/crash tests/fuzz tests/property tests/outsider
 
 .PHONY: bench
 bench: $(VENV)/.bench ## Measure against rivals and physical limits; writes benchmarks/results
@@ -59,4 +73,4 @@ bench: $(VENV)/.bench ## Measure against rivals and physical limits; writes benc
 
 .PHONY: clean
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-3.* .mypy_cache .ruff_cache .pytest_cache .hypothesis

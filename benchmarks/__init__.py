@@ -1,5 +1,5 @@
 """Benchmarks: a catalogue of workloads, rivals beside them, and one command that runs it all.
 
 `python -m benchmarks` (or `make bench`) measures, prints a table, and writes `results.json` and
-`results.png`. Rivals are optional: those that are not installed are skipped, and it says so.
+a few pictures. Rivals are optional: those that are not installed are skipped, and it says so.
 """

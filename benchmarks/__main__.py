@@ -12,7 +12,7 @@ from dataclasses import asdict
 
 from rich.console import Console
 
-from benchmarks import machine, report
+from benchmarks import machine, page, report
 from benchmarks.catalogue import FULL, QUICK, catalogue
 from benchmarks.chart import draw
 from benchmarks.model import NotInstalledError, Probe, Results
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--only", action="append", metavar="NAME",
         help=f"only what has this in its name; may be repeated. There are: {', '.join(names)}",
     )  # fmt: skip
-    parser.add_argument("--out", default=_OUT, help="where results.json and results.png go")
+    parser.add_argument("--out", default=_OUT, help="where results.json and pictures go")
     parser.add_argument("--scratch", help="where the data goes meanwhile; default: beside --out")
     parser.add_argument("--rounds", type=int, help="rounds of each workload, at least 2")
     options = parser.parse_args(arguments)
@@ -67,12 +67,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     path = os.path.join(out, "results.json")
     report.write_json(path, about, asdict(scale) | {"rounds": rounds}, results)
     console.print(f"{about['seconds']:.0f} s; written: {path}")
-    picture = os.path.join(out, "results.png")
     try:
-        if draw(picture, about, results):
+        for picture in draw(out, about, results):
             console.print(f"written: {picture}")
     except NotInstalledError as error:
         console.print(f"no picture: {error}", style="yellow")
+    if out == _OUT:
+        page.main([])
+        console.print(f"written: {page.PAGE}")
     return 0
 
 

@@ -10,7 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks import consuming, latency, limits, own, probes, queues, rivals, sealed, spark
+from benchmarks import (
+    consuming,
+    latency,
+    limits,
+    own,
+    probes,
+    queues,
+    rivals,
+    routes,
+    sealed,
+    series,
+    spark,
+    tables,
+)
 from benchmarks.model import RECORD_BYTES, Contestant, Probe, Setup, Workload
 
 MIB = 1 << 20
@@ -52,11 +65,12 @@ class Scale:
     sealed_segments: int
     point_records: int
     side_rounds: int
-    """Of probes that compare two things run beside each other."""
+    """Rounds of probes that compare two things in alternation."""
     spark_records: int
-    """Of 100 B; a tenth as many of 1 KiB."""
+    """Records of 100 B; a tenth as many of 1 KiB."""
     waiting: list[int]
     """Messages that wait in a queue."""
+    table_keys: int = 1_000_000
 
 
 QUICK = Scale(5, 200_000, 2_000, 2_000_000, 2, 1_000_000, 3, 2_000_000, [1_000, 100_000, 1_000_000])
@@ -79,7 +93,7 @@ def _limit(name: str, setup: Setup) -> Contestant:
 
 
 def append_one() -> Workload:
-    """One record at a time, nobody waits for the disk.
+    """One record at a time, without waiting for the disk.
 
     `disk` gathers for up to 2 ms before it writes. Rivals that commit every record hand each to
     the operating system at once, which is a little more; those marked "per 1000" gather too.
@@ -103,7 +117,7 @@ def append_one() -> Workload:
 
 
 def append_many() -> Workload:
-    """Batches, nobody waits for the disk."""
+    """Batches, without waiting for the disk."""
     count, less = 200_000, 50_000
     return Workload("append-many", "Append batches of 1000, not synced", "ns", [
         _limit("join", partial(limits.join, batch=BATCH, count=count)),
@@ -144,7 +158,7 @@ def append_sync() -> Workload:
 
 
 def queue_get() -> Workload:
-    """A message taken, worked on and done with, nobody waits for the disk."""
+    """A message taken, worked on and acknowledged, without waiting for the disk."""
     return Workload("queue-get", "Get and acknowledge a message, not synced", "us", [
         _own("stratalog get + ack", partial(consuming.get_one, count=20_000)),
         _own("stratalog get_many(100) + ack",
@@ -156,7 +170,7 @@ def queue_get() -> Workload:
 
 
 def queue_put() -> Workload:
-    """A message put, nobody waits for the disk."""
+    """A message put, without waiting for the disk."""
     return Workload("queue-put", "Put a message, not synced", "us", [
         _own("stratalog put", partial(consuming.put_one, with_id=False, count=50_000)),
         _own("stratalog put, priority and id",
@@ -164,6 +178,56 @@ def queue_put() -> Workload:
         _rival("litequeue put", partial(queues.litequeue_one, count=1_000)),
         _rival("persist-queue put", partial(queues.persistqueue_one, count=500)),
     ], fresh_bytes=32 * MIB)  # fmt: skip
+
+
+def table_put() -> Workload:
+    """One key at a time, without waiting for the disk."""
+    return Workload("table-put", "Put a key, not synced", "us", [
+        _own("stratalog put", partial(tables.put, count=50_000)),
+        _own("stratalog put, if_version", partial(tables.put_if_version, count=20_000)),
+        _rival("rocksdict put", partial(tables.rocksdict_put, count=20_000)),
+        _rival("lmdb put", partial(tables.lmdb_put, count=10_000)),
+        _rival("sqlite3 OFF", partial(tables.sqlite_put, count=5_000)),
+        _rival("diskcache set", partial(tables.diskcache_put, count=1_000)),
+    ], fresh_bytes=64 * MIB)  # fmt: skip
+
+
+def table_put_many() -> Workload:
+    """A thousand keys at a time, without waiting for the disk."""
+    count = 50_000
+    return Workload("table-put-many", "Put 1000 keys, not synced", "us", [
+        _own("stratalog put_many", partial(tables.put_many, batch=BATCH, count=count)),
+        _rival("rocksdict WriteBatch",
+               partial(tables.rocksdict_put_many, batch=BATCH, count=count)),
+        _rival("lmdb putmulti", partial(tables.lmdb_put_many, batch=BATCH, count=count)),
+        _rival("sqlite3 OFF executemany",
+               partial(tables.sqlite_put_many, batch=BATCH, count=count)),
+        _rival("diskcache transact",
+               partial(tables.diskcache_put_many, batch=BATCH, count=2_000)),
+    ], fresh_bytes=64 * MIB)  # fmt: skip
+
+
+def table_get() -> Workload:
+    """One key at a time, in a random order, everything in memory."""
+    return Workload("table-get", "Get a key", "us", [
+        _own("stratalog get", partial(tables.get, count=100_000)),
+        _rival("lmdb get, a transaction a call", partial(tables.lmdb_get, count=50_000)),
+        _rival("rocksdict get", partial(tables.rocksdict_get, count=50_000)),
+        _rival("sqlite3 SELECT", partial(tables.sqlite_get, count=20_000)),
+        _rival("diskcache get", partial(tables.diskcache_get, count=2_000)),
+    ])  # fmt: skip
+
+
+def table_scan(scale: Scale) -> Workload:
+    """Keys and values in the order of keys."""
+    count = scale.scan_records
+    return Workload("table-scan", "Scan keys in order", "M/s", [
+        _own("stratalog scan", partial(tables.scan, count=count)),
+        _rival("lmdb", partial(tables.lmdb_scan, count=count)),
+        _rival("rocksdict", partial(tables.rocksdict_scan, count=count)),
+        _rival("sqlite3", partial(tables.sqlite_scan, count=count)),
+        _rival("diskcache", partial(tables.diskcache_scan, count=2_000)),
+    ])  # fmt: skip
 
 
 def batches() -> Workload:
@@ -214,7 +278,7 @@ def read(scale: Scale) -> Workload:
 
 
 def open_name(count: int, batch: int) -> str:
-    """What an open of so many records in such batches is called."""
+    """Name the open of so many records in such batches."""
     return f"{count // 1000} k records, {count // batch} batches"
 
 
@@ -230,17 +294,17 @@ def reopen() -> Workload:
 
 
 def closed_name(count: int) -> str:
-    """What an open of a closed store of so many records is called."""
+    """Name the open of a closed store of so many records."""
     return f"{count // 1000} k records, {CLOSED_TOPICS} topics"
 
 
 def segments_name(segment_records: int) -> str:
-    """What an open of a closed store with such segments is called."""
+    """Name the open of a closed store with such segments."""
     return f"1000 k records, {OPEN_RECORDS // segment_records} segments"
 
 
 def killed_name(mebibytes: int) -> str:
-    """What an open of a killed store with so much log is called."""
+    """Name the open of a killed store with so much log."""
     return f"killed, {mebibytes} MiB of log"
 
 
@@ -298,6 +362,12 @@ def catalogue(scale: Scale) -> list[Workload | Probe]:
               partial(consuming.curve, waiting=scale.waiting, count=2_000)),
         Probe("queue-memory", "Memory of messages that wait",
               partial(consuming.memory, count=scale.waiting[-1] // 10)),
+        table_put(),
+        table_put_many(),
+        table_get(),
+        table_scan(scale),
+        Probe("table-large", "A table with many keys",
+              partial(tables.large, count=scale.table_keys)),
         read(scale),
         reopen(),
         open_store(),
@@ -311,6 +381,10 @@ def catalogue(scale: Scale) -> list[Workload | Probe]:
               partial(latency.cold, scale.side_rounds)),
         Probe("checkpoint", "Appends beside checkpoints",
               partial(latency.checkpoints, scale.side_rounds)),
+        Probe("routes", "Routes, and appends to their sources",
+              partial(routes.routes, scale.side_rounds)),
+        Probe("series", "Series: points in, windows out",
+              partial(series.series, scale.point_records, scale.side_rounds)),
         Probe("resident", "Memory of an open store",
               partial(latency.resident, scale.memory_records)),
         Probe("space", "Bytes on disk", probes.space),

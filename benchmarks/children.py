@@ -1,4 +1,4 @@
-"""What has to run in a process of its own: writing until killed, and growing in memory."""
+"""Workloads that need a separate process: writing until killed, and growing in memory."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import stratalog
 from benchmarks.model import RECORD_BYTES, Trial, records, rival
-from stratalog.projections.dedup import Dedup
+from stratalog.state.dedup import Dedup
 
 _BATCH = 1000
 _ROUNDS = 9

@@ -1,4 +1,4 @@
-"""What Stratalog promises itself, and whether a run kept it."""
+"""The goals of Stratalog, and whether a run met them."""
 
 from __future__ import annotations
 
@@ -72,6 +72,13 @@ def _fact(probe: str, name: str, factor: float = 1.0) -> Callable[[Results], flo
     return measure
 
 
+def _killed_seconds(results: Results) -> float | None:
+    facts = results.facts.get("table-large")
+    if facts is None:
+        return None
+    return float(facts["killed_open_ms"] + facts["killed_first_use_ms"]) / 1e3
+
+
 GOALS = [
     Goal("append one, disk", "<=", 0.8, "us", _median("append-one", "stratalog disk")),
     Goal("append_many of 100", "<=", 120, "ns", _median("append-many", "stratalog, 100 a batch")),
@@ -93,6 +100,21 @@ GOALS = [
     Goal("the same with a priority", "<=", 16, "B", _fact("queue-memory", "priority_bytes")),
     Goal("the same with a delay", "<=", 16, "B", _fact("queue-memory", "delay_bytes")),
     Goal("memory of a deduplication id", "<=", 120, "B", _fact("queue-memory", "dedup_bytes")),
+    Goal("put of a key, disk", "<=", 2.2, "us", _median("table-put", "stratalog put")),
+    Goal("the same with if_version", "<=", 4, "us",
+         _median("table-put", "stratalog put, if_version")),
+    Goal("put_many of 1000 keys, each", "<=", 1.2, "us",
+         _median("table-put-many", "stratalog put_many")),
+    Goal("get of a key", "<=", 0.8, "us", _median("table-get", "stratalog get")),
+    Goal("ordered scan of a table", ">=", 0.7, "M/s", _median("table-scan", "stratalog scan")),
+    Goal("memory of a key besides key and value", "<=", 200, "B",
+         _fact("table-large", "key_bytes")),
+    Goal("open a store with 1 M keys", "<=", 300, "ms", _fact("table-large", "closed_open_ms")),
+    Goal("first use of 1 M keys", "<=", 1, "s", _fact("table-large", "closed_first_use_ms", 1e-3)),
+    Goal("open and first use of 1 M keys, killed", "<=", 2, "s",
+         _killed_seconds),
+    Goal("longest append beside a snapshot of 1 M keys", "<=", 20, "ms",
+         _fact("table-large", "snapshot_wait_ms")),
     Goal("read_arrow", ">=", 20, "M/s", _median("read", "stratalog read_arrow")),
     Goal("read_values", ">=", 4, "M/s", _median("read", "stratalog read_values")),
     Goal("read", ">=", 1, "M/s", _median("read", "stratalog read")),
@@ -117,6 +139,18 @@ GOALS = [
          _fact("spark-pruning", "read_bytes_share", 100)),
     Goal("read one record by its offset", "<=", 30, "us", _fact("point", "read_us")),
     Goal("offset_at", "<=", 50, "us", _fact("point", "offset_at_us")),
+    Goal("backlog of a route", ">=", 1_000_000, "records/s",
+         _fact("routes", "backlog_records_per_second")),
+    Goal("p50 of appends with a route", "<=", 1.1, "x", _fact("routes", "p50_ratio_1")),
+    Goal("p99 of appends with a route", "<=", 2.5, "x", _fact("routes", "p99_ratio_1")),
+    Goal("points by column", ">=", 2_000_000, "points/s",
+         _fact("series", "write_points_per_second")),
+    Goal("windows of 10 M points", "<=", 0.5, "s", _fact("series", "avg_seconds_stratalog")),
+    Goal("percentiles of 10 M points", "<=", 2.5, "s", _fact("series", "p95_seconds_stratalog")),
+    Goal("newest point of a series", "<=", 5.0, "us", _fact("series", "latest_us")),
+    Goal("lines that are alike", ">=", 1_000_000, "lines/s",
+         _fact("series", "lines_per_second_alike")),
+    Goal("lines that are not", ">=", 300_000, "lines/s", _fact("series", "lines_per_second_mixed")),
     Goal("p99 of disk appends beside 8 cold scans", "<=", 1.5, "x",
          _fact("cold", "disk_p99_ratio")),
     Goal("p99 of fsync appends beside 8 cold scans", "<=", 1.5, "x",

@@ -1,4 +1,4 @@
-"""What is looked at call by call, or side by side: point reads, tails of appends, checkpoints.
+"""Measurements per call, or side by side: point reads, tails of appends, checkpoints.
 
 Probes and not workloads: a contestant's round is one number, and here either every call is one, or
 what is compared has to run at the same time or with a store of its own.
@@ -100,9 +100,9 @@ def cold(rounds: int, directory: str) -> dict[str, Any]:
 
 
 def checkpoints(rounds: int, directory: str) -> dict[str, Any]:
-    """What checkpoints in the background cost those who append meanwhile.
+    """Measure what checkpoints in the background cost concurrent appends.
 
-    Every round has a new store, and closes it before the next: nobody pays for a neighbour's.
+    Every round has a new store, and closes it before the next: no round pays for another.
     """
     path = os.path.join(directory, "store")
     facts: dict[str, Any] = {"rounds": rounds}

@@ -1,4 +1,4 @@
-"""What the machine does when nothing is in the way: the floor under every other number."""
+"""The limits of the machine when nothing is in the way: the floor under every other number."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ _PACKAGES = (
 
 
 def facts(scratch: str) -> dict[str, Any]:
-    """What a reader needs to judge the numbers; nothing that names the machine."""
+    """Collect the facts a reader needs to judge the numbers; nothing that names the machine."""
     return {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),

@@ -1,4 +1,4 @@
-"""What a workload is made of, and what a run leaves behind.
+"""The parts of a workload, and the results of a run.
 
 A workload has contestants: Stratalog, rivals, and limits (what the machine does when nothing is
 in the way). Each is set up once and then does its work once per round, in turn with the others.
@@ -59,12 +59,12 @@ class Trial:
 
 
 Setup = Callable[[str], AbstractContextManager[Trial]]
-"""Takes a directory of its own, which is made for it and removed behind it."""
+"""Takes a directory of its own, which is created before it and removed after it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """Somebody who does a workload."""
+    """A contender that does a workload."""
 
     name: str
     kind: Kind
@@ -73,12 +73,12 @@ class Contestant:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The same work, done by several in turn."""
+    """One piece of work, done by several contenders in turn."""
 
     name: str
     title: str
     unit: Literal["us", "ns", "M/s", "s"]
-    """What a person wants to read: time per record, records per second, or time per round."""
+    """The unit for people: time per record, records per second, or time per round."""
     contestants: list[Contestant]
     fresh_bytes: int = 0
     """New memory that a round needs at most, page cache included: see `run.touch`."""
@@ -119,7 +119,7 @@ class Measurement:
 
     @property
     def median(self) -> float:
-        """Of all rounds."""
+        """Median of all rounds."""
         return statistics.median(self.values())
 
     @property
@@ -148,7 +148,7 @@ class Results:
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    """What each item of the catalogue took altogether, preparations included."""
+    """Total time of each item of the catalogue, preparations included."""
 
     def find(self, workload: str, contestant: str) -> Measurement | None:
         """One contestant's rounds, if it took part."""
@@ -158,11 +158,11 @@ class Results:
         return None
 
     def of(self, workload: str) -> list[Measurement]:
-        """Everybody's rounds of one workload."""
+        """The rounds of all contenders of one workload."""
         return [item for item in self.measurements if item.workload == workload]
 
     def ratio(self, workload: str, contestant: str, base: str) -> list[float] | None:
-        """Time against somebody else's, round by round: neighbours share the noise.
+        """Return the time relative to another contender, round by round: neighbours share noise.
 
         Per record, or per round where the unit says so.
         """

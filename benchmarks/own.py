@@ -28,7 +28,7 @@ from benchmarks.model import Trial, records
 _TOPIC = "log"
 
 # For stores whose log is what is measured: nothing of it goes into segments meanwhile, neither
-# while it is measured nor in the background of whoever comes next. What that costs those who
+# while it is measured nor in the background of the next workload. What that costs those who
 # append is the probe `checkpoint`.
 LOG_ALONE: dict[str, Any] = {"checkpoint_bytes": 1 << 40, "checkpoint_interval": 1e6}
 

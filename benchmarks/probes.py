@@ -1,4 +1,4 @@
-"""What is counted instead of timed: bytes on disk, bytes of memory."""
+"""Quantities that are counted instead of timed: bytes on disk, bytes of memory."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _against(results: Results, item: Measurement) -> float | None:
 
 
 def print_workload(console: Console, workload: Workload, results: Results) -> None:
-    """One workload: everybody's numbers, and how many times Stratalog's time they take."""
+    """Format one workload: all numbers, and how many times Stratalog's time they take."""
     table = Table(title=workload.title, title_justify="left")
     table.add_column("contestant")
     for column in ("median", "best", "overall", "spread", "time, ours = 1"):
@@ -83,7 +83,7 @@ def print_workload(console: Console, workload: Workload, results: Results) -> No
 
 
 def print_probe(console: Console, probe: Probe, results: Results) -> None:
-    """What was counted."""
+    """Format the counted quantities."""
     table = Table(title=probe.title, title_justify="left", show_header=False)
     for name, value in results.facts[probe.name].items():
         shown = _first_to_last(value) if isinstance(value, list) else number(value)

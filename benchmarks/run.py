@@ -73,7 +73,7 @@ def _compete(workload: Workload, rounds: int, directory: str, results: Results, 
         gc.collect()
         gc.freeze()  # what the harness holds is not to be looked through while others are timed
         for number in range(rounds + 1):
-            # In another order every time: nobody always comes behind the same neighbour.
+            # In another order every time: no contender always follows the same neighbour.
             order.shuffle(entrants)
             for measurement, trial in entrants:
                 say(f"{workload.name}: round {number} of {rounds}, {measurement.contestant}")
@@ -91,7 +91,7 @@ def _once(trial: Trial, directory: str, fresh_bytes: int) -> tuple[int, float]:
     if trial.prepare is not None:
         trial.prepare()
     if trial.is_settled:
-        os.sync()  # nobody pays for what a neighbour left to be written
+        os.sync()  # so that no contender pays for what a neighbour left to be written
     touch(directory, fresh_bytes)
     begin = time.perf_counter()
     count = trial.work()

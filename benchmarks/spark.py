@@ -70,7 +70,7 @@ def read_store(
 
 @contextmanager
 def read_parquet(directory: str, *, count: int, length: int) -> Iterator[Trial]:
-    """The same of Parquet that Spark wrote, all columns of the topic in it."""
+    """Read Parquet that Spark wrote, with all columns of the topic."""
     store, copy = os.path.join(directory, "store"), os.path.join(directory, "parquet")
     spark()
     build(store, count, length)
@@ -86,10 +86,10 @@ def _sum(frame: Any, count: int, length: int) -> int:
 
 
 def pruning(directory: str) -> dict[str, Any]:
-    """What a filter over one percent of the time reads, by the reader's own count."""
-    from stratalog.spark.options import ReadOptions
-    from stratalog.spark.pieces import PieceReader
-    from stratalog.spark.plan import make_tasks, open_view, resolve, spans_of
+    """Count what a range of one percent of the time reads, by the reader's own count."""
+    from stratalog.spark.source.plan import make_tasks, open_view, resolve, spans_of
+    from stratalog.spark.source.read_options import ReadOptions
+    from stratalog.spark.source.read_task import PieceReader
 
     build(directory, _PRUNED_RECORDS, 100)
     start = 10**12 + _PRUNED_RECORDS // 2

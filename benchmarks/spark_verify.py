@@ -21,8 +21,8 @@ import stratalog
 from benchmarks import machine
 from benchmarks.model import RECORD_BYTES, records
 from stratalog.spark import session
+from stratalog.spark.jobs.verify import verify
 from stratalog.spark.session import IN_PYTHON
-from stratalog.spark.verify import verify
 
 GOAL = 1.7
 CORES = (1, 2)

@@ -18,7 +18,7 @@ ORDER = "id long, country string, total long"
 
 
 def serve(data: str, first: int) -> None:
-    """What the service does: an order is on the disk when `append_nowait` resolves."""
+    """Take orders as a service does: an order is on the disk when `append_nowait` resolves."""
     chance = random.Random(first)
     with stratalog.open(data) as store:
         orders = store.topic("orders")

@@ -1,8 +1,8 @@
 """An outbox: what a service decides and what it has to tell others are one.
 
-A service that writes an order and then sends a mail may die in between, and nobody ever sends the
+A service that writes an order and then sends a mail may die in between, and nothing ever sends the
 mail; one that sends first may mail about an order that does not exist. Here the order and the mail
-that is due are written in one batch. Somebody else sends the mails, at his own pace, and what he
+that is due are written in one batch. Another process sends the mails, at its own pace, and what it
 has sent is written down in one batch with the acknowledgement.
 """
 

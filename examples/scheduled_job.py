@@ -1,27 +1,33 @@
-"""A job that comes back: each run puts the next one, with a delay and an id of its own."""
+"""A job that comes back: a schedule puts it, a worker runs it, and a restart repeats nothing."""
 
 import tempfile
-import time
+import threading
+from datetime import datetime
 
 import stratalog
 
-EVERY = 0.05
+RUNS = 3
 
 
-def plan(jobs: stratalog.Queue, run: int) -> None:
-    """Put one run of the job; the id keeps it from being planned twice."""
-    jobs.put(b"%d" % run, delay=EVERY, dedup_id=f"cleanup-{run}")
+def work(store: stratalog.Store) -> list[datetime]:
+    """Run what is scheduled until it has run a few times; returns the due times."""
+    done, stop = list[datetime](), threading.Event()
+
+    def clean_up(message: stratalog.Message) -> None:
+        done.append(datetime.fromisoformat(message.headers["schedule.due"].decode()))
+        if len(done) >= RUNS:
+            stop.set()
+
+    # The same call whenever the program starts: a schedule that is there stays as it is.
+    store.schedule("cleanup", every=0.05, queue="jobs", value=b"clean up")
+    store.queue("jobs").work(clean_up, stop=stop)
+    return done
 
 
-with tempfile.TemporaryDirectory() as directory, stratalog.open(directory) as store:
-    jobs = store.queue("cleanup")
-    plan(jobs, 0)
-    plan(jobs, 0)  # a second scheduler, or the same after a crash: it is there already
-    begin = time.monotonic()
-    for _ in range(4):
-        with jobs.get(timeout=10.0) as message:
-            run = int(message.value or b"0")
-            plan(jobs, run + 1)  # before this one is done: a crash repeats it, and plans no more
-            print(f"run {run} after {time.monotonic() - begin:.2f} s")
-    assert run == 3
-    assert len(jobs) == 1
+with tempfile.TemporaryDirectory() as directory:
+    due: list[datetime] = []
+    for _ in range(2):
+        with stratalog.open(directory) as store:
+            due += work(store)
+    print(*due, sep="\n")
+    assert len(due) == len(set(due)) >= 2 * RUNS, "a due time came twice"

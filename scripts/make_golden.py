@@ -4,7 +4,7 @@
 
 writes `tests/golden/v<version>/`: a small store that is nothing but log, and a compacted frame as a
 segment would hold it; and `tests/golden/v<version>-store/`: a store with a snapshot, segments and
-a log behind them; and `tests/golden/v<version>-batches/`: one with atomic batches. In each,
+a log after them; and `tests/golden/v<version>-batches/`: one with atomic batches. In each,
 `expected.json` says what is in them. Nothing depends on the time or on chance, but compressed bytes
 may differ with another release of a codec: what counts is that the files of the past are read. So
 existing files are never overwritten: what is missing is added, and a new format version gets new
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import numpy as np
 from pyroaring import BitMap64
 from xxhash import xxh3_64_intdigest
 
+from stratalog.arguments import columns_of
 from stratalog.format.batch import Batch
 from stratalog.format.codec import CODECS, compress
 from stratalog.format.columns import encode_columns
@@ -86,7 +88,6 @@ from stratalog.format.snapshot import (
     encode_snapshot,
 )
 from stratalog.format.store import StoreFile, encode_store
-from stratalog.inputs import columns_of
 from stratalog.model import Record
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
@@ -128,7 +129,8 @@ class Golden:
         self.add(header, inner.data, inner=inner.frames)
 
     def add_records(
-        self, topic: int, records: list[Record], codec: int = 0, deltas: list[int] | None = None,
+        self, topic: int, records: Sequence[Record], codec: int = 0,
+        deltas: list[int] | None = None,
         unsynced: int | None = None,
     ) -> None:  # fmt: skip
         """Append a batch: compressed, or with holes between its offsets."""
@@ -136,7 +138,7 @@ class Golden:
         columns.timestamps = times
         flags, body = encode_columns(columns)
         if deltas is not None:
-            assert not flags & Flag.TIMESTAMPS, "offsets stand behind timestamps"
+            assert not flags & Flag.TIMESTAMPS, "offsets stand after timestamps"
             flags |= Flag.OFFSETS
             body = np.array(deltas, np.uint32).tobytes() + bytes(4 * (len(deltas) % 2)) + body
         if codec:
@@ -247,7 +249,7 @@ class GoldenSegment:
         self.entries: list[tuple[int, ...]] = []
         self.expiries: list[int] = []
 
-    def add(self, records: list[Record], codec: int = 0, kept: list[int] | None = None) -> None:
+    def add(self, records: Sequence[Record], codec: int = 0, kept: list[int] | None = None) -> None:
         """Append a batch of these records, or of the ones with these offsets."""
         columns, _ = columns_of(records, 1 << 20)
         columns.timestamps = [record.timestamp for record in records]
@@ -301,11 +303,11 @@ class GoldenSegment:
         return f"{topic_path('', self.topic)}/{segment_name(self.first, suffix)}"
 
     def expected(self, suffix: str, durable: int, footer: SegmentFooter | None) -> dict[str, Any]:
-        """What is in it, for JSON."""
+        """Describe its contents, for JSON."""
         return {
             "path": self.path(suffix).lstrip("/"),
             "seed": 0,
-            "header": self.header._asdict(),
+            "header": dict(zip(self.header._fields[:3], self.header, strict=False)),
             "footer": None if footer is None else footer._asdict(),
             "index": self.entries,
             "durable": durable,
@@ -321,7 +323,7 @@ def _lines(first: int, count: int, at: int, step: int = 0) -> list[Record]:
 
 
 def make_segments() -> tuple[GoldenSegment, GoldenSegment, GoldenSegment]:
-    """Of one topic a sealed and an open one, of another one that expires; none is sealed yet."""
+    """Make two segments of one topic, and one of another that expires; none is sealed yet."""
     sealed = GoldenSegment(ORDERS, 10)
     full = [msgspec.structs.replace(record, offset=record.offset + 10) for record in FULL]
     full[0] = msgspec.structs.replace(full[0], expires_at=FAR)
@@ -475,7 +477,7 @@ def _json(expected: object) -> bytes:
 
 
 def _lined(expected: object) -> bytes:
-    """The same with a line per frame and per record, and not per field."""
+    """Print a line per frame and per record, instead of per field."""
     text = json.dumps(expected, ensure_ascii=False, separators=(",", ":"))
     return (text.replace("},{", "},\n{").replace('},"', '},\n"') + "\n").encode()
 
@@ -497,7 +499,7 @@ def log_files() -> dict[str, bytes]:
     snapshot = Snapshot(1, NOW, store.identity, LogState({0: FIRST_LSN}), catalog)
     return {
         store_path(""): encode_store(store),
-        # Zeros behind the frames, as in a file that was prepared and not filled.
+        # Zeros after the frames, as in a file that was prepared and not filled.
         str(log_path): log.data + bytes(8 * HEADER_BYTES),
         snapshot_path("", 1): encode_snapshot(snapshot),
         "compacted.frame": compacted.data,
@@ -545,13 +547,20 @@ def make_manifest() -> Manifest:
 
 
 def make_adoption() -> Adoption:
-    """What the log says once that manifest was adopted."""
+    """Describe the log once that manifest was adopted."""
     places = [(7, 50, NOW + 5), (9, 0, 0), (7, 10, 0)]
     parts = [
-        AdoptedPart(part.kind, topic_id, first, floor, part.segments)
+        AdoptedPart(part.adopted_kind, topic_id, first, floor, part.segments)
         for part, (topic_id, first, floor) in zip(make_manifest().parts, places, strict=True)
     ]
     return Adoption("query 1", 41, False, parts)
+
+
+def make_upsert() -> Manifest:
+    """Changes of a table."""
+    name = f"{NOW:020d}-{5:032x}"
+    staged = StagedSegment(name, 1024, NOW, 0, 3, 3, NOW, NOW, NOW + 99, NOW + 10, 880, 1, 1)
+    return Manifest("query 1", 42, False, NOW, [Part("upsert", "users", 0, 0, [staged])])
 
 
 def manifest_files() -> dict[str, bytes]:
@@ -562,6 +571,7 @@ def manifest_files() -> dict[str, bytes]:
     }
     return {
         "batch.manifest": encode_manifest(make_manifest()),
+        "upsert.manifest": encode_manifest(make_upsert()),
         "adopt.body": encode_adoption(make_adoption()),
         "manifest.json": _json(expected),
     }

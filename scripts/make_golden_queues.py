@@ -7,7 +7,7 @@ no messages in its segments that were consumed before they got there, `v1c-queue
 more, of the ids of messages that got there.
 
 It is a store as a release of this version writes it, on a disk in memory: two queues and a group,
-with a snapshot and more in the log behind it. What it must be read as stands beside it.
+with a snapshot and more in the log after it. What it must be read as stands beside it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from stratalog.format.frame import VERSION  # noqa: E402  # the tests' own code 
 GOLDEN = HERE.parent / "tests" / "golden"
 
 
-def main() -> int:
-    """Write the files of this version, unless they exist."""
+def make(kind: str, files: dict[str, bytes]) -> int:
+    """Write the golden files of a kind of store, unless they exist."""
     letter = "".join(sys.argv[1:2])
-    root = GOLDEN / f"v{VERSION}{letter}-queues"
+    root = GOLDEN / f"v{VERSION}{letter}-{kind}"
     if root.exists():
         print(f"{root} exists: never made again", file=sys.stderr)
         return 1
-    for name, data in files().items():
+    for name, data in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
@@ -41,4 +41,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(make("queues", files()))

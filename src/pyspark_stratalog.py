@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.spark.source import StratalogSource
+from stratalog.spark.source.data_source import StratalogSource
 
 
 class DefaultSource(StratalogSource):

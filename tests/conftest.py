@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from stratalog.handles.store import Store
 from stratalog.options import StoreOptions
-from stratalog.store import Store
 from stratalog.testing import MonitorFs
 
 OpenStore = Callable[..., Store]

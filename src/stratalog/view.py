@@ -13,9 +13,9 @@ from stratalog.errors import DamagedError
 from stratalog.format.store import StoreFile
 from stratalog.fs import FileSystem
 from stratalog.log.topic import TopicLog
-from stratalog.projections.catalog import Catalog
-from stratalog.projections.identity import read_store_file
-from stratalog.projections.replay import Replay
+from stratalog.state.catalog import Catalog
+from stratalog.state.identity import read_store_file
+from stratalog.state.recovery import Replay
 
 # How often a waiting reader looks for news of another process.
 _POLL_SECONDS = 0.02
@@ -26,13 +26,19 @@ _LOOK_SECONDS = 0.002
 
 
 class View:
-    """What a directory holds, refreshed on demand."""
+    """The content of a directory, refreshed on demand."""
 
-    def __init__(self, fs: FileSystem, root: str, store_file: StoreFile | None = None) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        root: str,
+        store_file: StoreFile | None = None,
+        expanded_bytes_max: int | None = None,
+    ) -> None:
         """`store_file` is given for a directory that is not a store yet, and is to become one."""
         self._lock = threading.Lock()
         self.store_file = read_store_file(fs, root) if store_file is None else store_file
-        self.replay = Replay(fs, root, self.store_file.identity)
+        self.replay = Replay(fs, root, self.store_file, expanded_bytes_max)
         self.replay.refresh = self.refresh
         self.replay.advance()
         self.catalog = Catalog(self.replay)
@@ -43,13 +49,24 @@ class View:
             self.replay.advance()
             self.catalog.refresh()
 
+    def listen(self) -> None:
+        """Take in frames alone, and look at no file again.
+
+        What is seen then is the store at one moment. A segment that was compacted while the view
+        was made lacks records that newer ones replaced: now those are seen, too.
+        """
+        with self._lock:
+            self.replay.listen()
+            self.replay.publish()
+            self.catalog.refresh()
+
     def close(self) -> None:
         """Let go of all files."""
         self.replay.reader.close()
         self.replay.pool.close()
 
     def damage(self) -> DamagedError | None:
-        """What is damaged. Looked at again and again: a writer may have removed what was listed.
+        """Return what is damaged. Checked repeatedly: a writer may have removed what was listed.
 
         It says so in the log first: what is said by the time a look is over explains what it saw.
         """
@@ -62,7 +79,7 @@ class View:
         return self._heard()
 
     def _heard(self) -> DamagedError | None:
-        """What is damaged, by all that the log says by now; it is asked only if something is."""
+        """Return what is damaged by all that the log says now; it is read only if something is."""
         if self.replay.damage() is None:
             return None
         with self._lock:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 import stratalog
 from stratalog import Record, TooLargeError
 from stratalog.cli.app import app
-from stratalog.cli.write import read_lines
+from stratalog.cli.append import read_lines
 
 
 def _run(*args: object, stdin: bytes | None = None) -> Result:
@@ -106,7 +106,7 @@ def test_an_empty_argument_is_an_empty_record(tmp_path: Path) -> None:
 
 
 def test_a_slow_source_is_appended_as_it_speaks() -> None:
-    """A batch is what is there: nobody waits for a thousand lines."""
+    """A batch is what is there: append does not wait for a thousand lines."""
     source = io.BufferedReader(_Pipe(b"one\ntw", b"o\n", b"three\nfour\n"))
     assert list(read_lines(source, 100)) == [[b"one"], [b"two"], [b"three", b"four"]]
 
@@ -172,7 +172,7 @@ def test_no_create_appends_only_to_what_exists(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_option_changes_nothing(tmp_path: Path, options: list[str]) -> None:
-    """What is wrong with the call is found before a store is created for it."""
+    """A mistake in the call is found before a store is created for it."""
     result = _run("append", tmp_path / "s", "orders", "a", *options)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr
@@ -180,6 +180,6 @@ def test_a_wrong_option_changes_nothing(tmp_path: Path, options: list[str]) -> N
 
 
 def test_a_wrong_topic_name_changes_nothing(tmp_path: Path) -> None:
-    """A name that no topic can have does not leave a store behind."""
+    """A name that no topic can have does not leave a store."""
     assert _run("append", tmp_path / "s", "a\nb", "a").exit_code == 2
     assert not (tmp_path / "s").exists()

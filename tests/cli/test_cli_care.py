@@ -106,13 +106,13 @@ def test_no_store_ends_with_2(tmp_path: Path) -> None:
 
 
 def test_inspect_shows_frames(store: Path) -> None:
-    """Of one file or of all of them, as text or as JSON."""
+    """One file or all of them, as text or as JSON."""
     (path,) = store.rglob("*.log")
     lines = _run("inspect", path).stdout.splitlines()
     assert lines[0] == str(path)
     assert "topic" in lines[2]
     assert "name='orders'" in lines[2]
     rows = [json.loads(line) for line in _run("inspect", store, "--json").stdout.splitlines()]
-    assert [row["kind"] for row in rows][:2] == ["store", "log"]
+    assert [row["kind"] for row in rows][:3] == ["store", "ends", "log"]
     offsets = [row["base_offset"] for row in rows if row["kind"] == "records"]
     assert offsets == list(range(10))

@@ -57,7 +57,7 @@ def test_a_second_writer_is_a_conflict(store: Path) -> None:
     with stratalog.open(store):
         result = _run("append", store, "orders", "x")
     _assert_one_line(result, 3)
-    assert "is open in another writer: process" in result.stderr
+    assert "is open already, in this process" in result.stderr
 
 
 def test_appending_to_a_damaged_store_is_state(store: Path) -> None:

@@ -136,8 +136,29 @@ def test_read_takes_a_part_of_the_topic(
     assert [item["offset"] for item in items] == list(expected)
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--since", "1577880002", "--until", "1577880004"], [2, 3]),
+        (["--reverse", "--limit", 2], [10, 9]),
+        (["--key", "k"], [10]),
+        (["--tag", "x", "--node", "eu-1"], [10]),
+        (["--tag", "nowhere"], []),
+    ],
+)
+def test_read_takes_conditions(store: Path, options: list[object], expected: list[int]) -> None:
+    """By time, key, tag and node, and with the newest first; `tail` by key, tag and node."""
+    with stratalog.open(store) as opened:
+        opened.topic("orders").append(b"10", key=b"k", tag="x", node="eu-1")
+    found = _json(_run("read", store, "orders", "--json", *options))
+    assert [item["offset"] for item in found] == expected
+    if options[0] in ("--key", "--tag"):
+        found = _json(_run("tail", store, "orders", "--no-follow", "--json", *options))
+        assert [item["offset"] for item in found] == expected
+
+
 def test_the_time_that_is_shown_finds_its_record(store: Path) -> None:
-    """What `read` prints as a time can be given to `--from-time`."""
+    """A time that `read` prints can be given to `--from-time`."""
     line = _run("read", store, "orders", "--start", 4, "--limit", 1).stdout
     result = _run("read", store, "orders", "--from-time", line.split()[1], "--limit", 1)
     assert result.stdout == line != ""

@@ -14,7 +14,7 @@ import pytest
 
 import stratalog
 
-COMMAND = [sys.executable, "-m", "stratalog.cli"]
+COMMAND = [sys.executable, "-m", "stratalog"]
 EXAMPLE = Path(__file__).parents[2] / "examples" / "first_steps.py"
 
 # Runs the command line, and says at the very end whether Arrow was imported.
@@ -37,7 +37,7 @@ def _fill(path: Path, count: int) -> None:
 
 
 def test_lines_go_through_a_pipe_and_back(tmp_path: Path) -> None:
-    """What is piped into append comes out of read, byte for byte."""
+    """Bytes that are piped into append come out of read, byte for byte."""
     data = b"".join(b"line %d \xff\n" % number for number in range(3000))
     done = _run("append", tmp_path / "s", "orders", stdin=data)
     assert (done.returncode, done.stderr) == (0, b"")
@@ -99,7 +99,7 @@ def test_tail_follows_until_it_is_interrupted(tmp_path: Path) -> None:
 
 
 def test_a_torn_tail_is_told_as_a_warning(tmp_path: Path) -> None:
-    """What the library logs when it cuts off an unfinished write reaches the user."""
+    """The library's log message about an unfinished write that it cut off reaches the user."""
     _fill(tmp_path, 1)
     log = next(log for log in tmp_path.glob("log/*/*.log") if log.read_bytes().strip(b"\0"))
     with log.open("ab") as file:
@@ -136,6 +136,7 @@ def test_the_demonstration_proves_what_it_claims(tmp_path: Path) -> None:
     assert counts["kill -9"]["acknowledged"] > 0
     assert counts["recover"]["lost"] == 0
     assert counts["recover"]["acknowledged"] == 400 + counts["kill -9"]["acknowledged"]
+    assert counts["views"] == {"versions": 3, "forwarded": 1}
     assert len(report["rates"]) == 4
     assert all(rate["records_per_second"] > 0 for rate in report["rates"])
     with stratalog.open(path, read_only=True) as store:
@@ -150,8 +151,9 @@ def test_the_demonstration_fails_when_a_record_is_lost(
     """A record that was acknowledged and is not there turns the demonstration to exit code 1."""
     from typer.testing import CliRunner
 
-    from stratalog.cli import demo, scenes
     from stratalog.cli.app import app
+    from stratalog.cli.demo import command as demo
+    from stratalog.cli.demo import scenes
 
     def kill(self: scenes.Play) -> scenes.Scene:
         self._acknowledged = {400: b"never written"}

@@ -13,8 +13,8 @@ import stratalog
 from stratalog.cli.app import app
 
 
-def _run(*args: object) -> Result:
-    return CliRunner().invoke(app, [str(arg) for arg in args])
+def _run(*args: object, text: str | None = None) -> Result:
+    return CliRunner().invoke(app, [str(arg) for arg in args], input=text)
 
 
 def _json(*args: object) -> list[Any]:
@@ -81,6 +81,34 @@ def test_dead_letters_are_shown_and_put_back(path: Path) -> None:
     assert len(_json("queue", "peek", path, "jobs")) == 4
 
 
+def test_lines_of_standard_input_become_messages(path: Path) -> None:
+    """With and without a dash; an id is for one message."""
+    done = _run("queue", "put", path, "lines", text="one\ntwo\n")
+    assert done.stdout == "lines: put as offset 0\nlines: put as offset 1\n", done.stderr
+    assert _run("queue", "put", path, "lines", "-", text="three").exit_code == 0
+    assert _run("queue", "get", path, "lines", "-n", 9, "--values").stdout == "one\ntwo\nthree\n"
+    refused = _run("queue", "put", path, "lines", "--id", "x", text="four")
+    assert (refused.exit_code, "lines of standard input" in refused.stderr) == (2, True)
+
+
+def test_messages_are_settled_by_offset(path: Path) -> None:
+    """After `get --no-ack`, in processes of their own."""
+    _run("queue", "put", path, "some", "a", "b")
+    _run("queue", "get", path, "some", "-n", 2, "--no-ack")
+    assert _run("queue", "ack", path, "some", 0).stdout == "some: offset 0 done\n"
+    (row,) = _json("queue", "nack", path, "some", 1, "--delay", 0, "--reason", "later")
+    assert row == {"queue": "some", "offset": 1, "state": "given back"}
+    (message,) = _json("queue", "get", path, "some")
+    assert (message["offset"], message["delivery_count"]) == (1, 2)
+    assert _run("queue", "ack", path, "some", 7).exit_code == 3
+
+
+def test_a_missing_queue_is_told_with_those_that_are_there(path: Path) -> None:
+    """The nearest name, or all of a few."""
+    assert "Did you mean 'jobs'?" in _run("queue", "get", path, "jbos").stderr
+    assert "It has 'jobs'." in _run("queue", "get", path, "something else").stderr
+
+
 def test_groups_are_shown_and_moved(path: Path) -> None:
     """Lag, pending, and where they go on."""
     (group,) = _json("group", "list", path)
@@ -116,7 +144,7 @@ def test_what_is_not_there_is_not_made(path: Path) -> None:
 
 
 def test_inspect_shows_frames_and_snapshots_of_groups(path: Path) -> None:
-    """What changed, by whom, and what a snapshot has."""
+    """Lists what changed, by whom, and what a snapshot has."""
     with stratalog.open(path) as store:
         store.queue("jobs").put(b"", dedup_id="x")
         store.snapshot()

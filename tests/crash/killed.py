@@ -1,8 +1,8 @@
 """A process that appends until it is killed, and says on a pipe what it was told.
 
 Run as `python -m tests.crash.killed PATH SEED`. A line `topic offset` goes out once an fsync append
-up to that offset returned. What a record holds follows from its topic and offset, so that anybody
-can tell a record that was sent from one that was not.
+up to that offset returned. What a record holds follows from its topic and offset, so that any
+reader can tell a record that was sent from one that was not.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ THREADS = 3
 
 
 def payload(topic: str, offset: int) -> bytes:
-    """What the record at an offset holds: anybody can compute it."""
+    """Compute the value of the record at an offset."""
     return random.Random(f"{topic}/{offset}").randbytes(1 + offset * 7 % 300)
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from stratalog.dead import ORIGINAL_OFFSET, SUFFIX
+from stratalog.handles.dead_letters import ORIGINAL_OFFSET, SUFFIX
+from stratalog.handles.queue import Queue
+from stratalog.handles.store import Store
+from stratalog.handles.topic import Topic
 from stratalog.model import Gap, Message, Put
-from stratalog.projections.groups import GroupState
-from stratalog.queue import Queue
-from stratalog.store import Store
-from stratalog.topic import Topic
-from tests.crash.model import Session, TopicModel
+from stratalog.state.group_state import GroupState
+from tests.crash.model import Session, TopicModel, kept_end
 
 
 @dataclasses.dataclass
 class QueueModel:
-    """What was done with the messages of a queue."""
+    """The operations on the messages of a queue."""
 
     priorities: dict[int, int] = dataclasses.field(default_factory=dict)
     ids: dict[bytes, int] = dataclasses.field(default_factory=dict)
     consuming: set[int] = dataclasses.field(default_factory=set)
-    """Offsets that somebody set out to consume."""
+    """Offsets that a consumer set out to consume."""
     consumed: set[int] = dataclasses.field(default_factory=set)
     """Offsets of which that was acknowledged as durable."""
     delivered: dict[int, int] = dataclasses.field(default_factory=dict)
@@ -34,11 +34,13 @@ class QueueModel:
     """Offsets that may have left them again."""
     transformed: dict[int, dict[str, int]] = dataclasses.field(default_factory=dict)
     """Offsets that were consumed in a batch, with where its records end in each topic."""
+    is_disk_faulty: bool = False
+    """Whether a move to the dead letters may have failed: the message is in its queue then."""
 
     def check(self, store: Store, topic: Topic, model: TopicModel) -> None:
         """Hold a recovered queue against it; nothing is written."""
         state = topic._log.groups.find("", is_queue=True)
-        count = topic.next_offset
+        count = kept_end(topic)
         dead = self._dead(store)
         if state is None:
             assert not model.durable, "messages without a queue"
@@ -50,14 +52,15 @@ class QueueModel:
                 assert offset in left, f"message {offset} is lost"
         for offset, ends in self.transformed.items():
             for name, end in ends.items():
-                is_there = name in store.topics() and store.topic(name).next_offset >= end
+                is_there = name in store.topics() and kept_end(store.topic(name)) >= end
                 assert is_there == (offset not in left), (
                     f"message {offset} is {'left' if offset in left else 'consumed'}, and its "
                     f"result in {name!r} is {'there' if is_there else 'not there'}"
                 )
         readable = {item.offset for item in topic.read() if not isinstance(item, Gap)}
         assert left <= readable, f"to be delivered, and not there: {left - readable}"
-        assert self.dead - self.requeueing <= set(dead), "a dead letter is lost"
+        kept = set(dead) | (left if self.is_disk_faulty else set())
+        assert self.dead - self.requeueing <= kept, "a dead letter is lost"
         for offset, lease in state.pending.items():
             assert 1 <= lease.delivery_count <= self.delivered.get(offset, 0)
         for priority, bits in state.waiting.items():
@@ -85,7 +88,7 @@ def unconsumed(state: GroupState, topic: Topic) -> set[int]:
     for bits in state.waiting.values():
         assert left.isdisjoint(bits), "a message is in two places"
         left |= set(bits)
-    return left | set(range(state.ingested, topic.next_offset))
+    return left | (set(range(state.ingested, topic.next_offset)) - set(topic._log.history.lost))
 
 
 class QueueSession:

@@ -1,7 +1,7 @@
 """Batches of others over crashes: a driver that publishes again what it is not sure of, as it must.
 
 The sweep crashes the workloads of adoption everywhere and holds what is left against the model.
-Here life goes on behind the crash: the batches come again, and each must be there once.
+Here life goes on after the crash: the batches come again, and each must be there once.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from stratalog.errors import StratalogError
-from stratalog.segments.stage import StageWriter, append_part, manifest_of, publish
-from stratalog.store import Store
+from stratalog.handles.store import Store
+from stratalog.segments.staging import StageWriter, append_part, manifest_of, publish
 from stratalog.testing import Crashed, FakeDisk, Fault, FaultFs, ManualClock, MonitorFs
 from tests.crash.model import ROOT, Session, kill, open_store
 
@@ -91,7 +91,7 @@ def test_a_batch_that_is_published_again_after_a_crash_is_there_once() -> None:
 
 
 def _fresh(disk: FakeDisk) -> list[str]:
-    """What is in `incoming/`, but for orphans of the crash, which stay for a day."""
+    """List `incoming/`, without orphans of the crash, which stay for a day."""
     return [path for path in disk.image() if "/incoming/" in path and path.endswith(".manifest")]
 
 

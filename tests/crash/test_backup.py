@@ -7,13 +7,13 @@ from collections import Counter
 import pytest
 
 from stratalog.errors import NotAStoreError
+from stratalog.handles.store import Store
 from stratalog.model import Record
 from stratalog.options import StoreOptions
-from stratalog.store import Store
 from stratalog.testing import FakeDisk, MonitorFs
-from tests.crash.model import Fields, Session
+from tests.crash.model import Fields, Session, Workload
 from tests.crash.test_sweep import EXHAUSTIVE, damages, run
-from tests.crash.workloads import backups
+from tests.crash.workloads import backups, cold_backups
 
 
 def check_copy(disk: FakeDisk, target: str, expected: dict[str, list[Fields]]) -> bool:
@@ -46,13 +46,17 @@ def check_copies(session: Session, disk: FakeDisk) -> Counter[bool]:
     return seen
 
 
-def test_a_crashed_backup_is_a_whole_store_or_none() -> None:
-    """At every operation; one that returned survives any crash, whatever the store does next."""
-    operations = run(backups, None).disk.operations
+@pytest.mark.parametrize("workload", [backups, cold_backups])
+def test_a_crashed_backup_is_a_whole_store_or_none(workload: Workload) -> None:
+    """At every operation; one that returned survives any crash, whatever the store does next.
+
+    Also if that drops a topic whose segments both have in the cold store.
+    """
+    operations = run(workload, None).disk.operations
     step = 1 if EXHAUSTIVE else 5
     seen: Counter[bool] = Counter()
     for point in range(0, operations + 1, step):
-        session = run(backups, point)
+        session = run(workload, point)
         for seed, damage in damages():
             try:
                 seen += check_copies(session, session.disk.crash(seed, damage=damage))

@@ -12,39 +12,59 @@ from typing import Any
 import pytest
 
 import stratalog
-from stratalog.opened import OPEN
-from stratalog.topic import Topic
+from stratalog.handles.open_stores import OPEN
+from stratalog.handles.topic import Topic
 from tests.crash.ctrl_c import CtrlC, moments
 
 SMALL: dict[str, Any] = {"shards": 1, "log_file_bytes": 4096, "disk_reserve_bytes": 0}
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
-def _append_three(topic: Topic, offsets: list[int]) -> None:
+def _append_three(topic: Topic, offsets: list[int], has_columns: bool) -> None:
     for value in (b"0", b"1", b"2"):
-        offset = topic.append(value)
+        if has_columns and value != b"1":
+            offset = topic.append(value, key=value, tag=value.decode(), ttl=60.0)
+        else:
+            offset = topic.append(value)
         offsets.append(offset)
 
 
+def _check_columns(topic: Topic) -> None:
+    """Every record has what it was given, and nothing of one whose append was interrupted."""
+    for record in topic.read():
+        assert isinstance(record, stratalog.Record)
+        if record.key is None:
+            assert (record.value, record.tag, record.expires_at) in [
+                (b"1", None, 0),
+                (b"last", None, 0),
+            ]
+        else:
+            assert record.key == record.value == (record.tag or "").encode()
+            assert record.expires_at == record.timestamp + 60 * 10**9
+
+
+@pytest.mark.parametrize("has_columns", [False, True])
 @pytest.mark.parametrize("durability", ["memory", "fsync"])
 def test_single_appends_that_are_interrupted_leave_whole_records(
-    tmp_path: Path, durability: str
+    tmp_path: Path, durability: str, has_columns: bool
 ) -> None:
-    """What was acknowledged is there, nothing is there twice, and the next append goes on."""
-    for at in moments(3 if durability == "memory" else 11):
+    """Acknowledged records are there, nothing is there twice, and the next append works."""
+    for at in moments((3 if durability == "memory" else 11) * (3 if has_columns else 1)):
         path = tmp_path / str(at)
         with stratalog.open(path, shards=1, durability=durability, sync_interval=3600.0) as store:
             topic = store.topic("t")
             offsets: list[int] = []
             ctrl_c = CtrlC(at)
-            ctrl_c.run(partial(_append_three, topic, offsets))
+            ctrl_c.run(partial(_append_three, topic, offsets, has_columns))
             offsets.append(topic.append(b"last"))
             values = topic.read_values()
             assert values[offsets[-1]] == b"last"
             assert values[:-1] == [b"0", b"1", b"2"][: len(values) - 1]
-            # One may be there that nobody was told of: the interrupt came behind it.
+            # One may be there that was not acknowledged: the interrupt came after it.
             assert len(offsets) <= len(values) <= len(offsets) + 1
             assert offsets[:-1] == list(range(len(offsets) - 1))
+            if has_columns:
+                _check_columns(topic)
         with stratalog.open(path) as store:
             assert store.topic("t").read_values() == values
         if not ctrl_c.came:

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from stratalog.errors import StratalogError
+from stratalog.handles.store import Store
+from stratalog.handles.topic import Topic
 from stratalog.log.future import AppendFuture
 from stratalog.model import Record
-from stratalog.store import Store
 from stratalog.testing import FakeDisk, Fault, FaultFs, ManualClock
-from stratalog.topic import Topic
 from tests.crash.ctrl_c import CtrlC, moments
 from tests.crash.model import kill, open_store
 
@@ -34,7 +34,7 @@ FAULTS = [
 
 
 class Told:
-    """What a store was told, and acknowledged."""
+    """The calls of a store, and those that it acknowledged."""
 
     def __init__(self) -> None:
         self.kept: dict[str, dict[int, bytes]] = {}
@@ -51,10 +51,10 @@ class Told:
         kept[offset] = value
 
     def future(self, topic: Topic, future: Any, value: bytes) -> None:
-        """One was, or was not; in either case somebody says so."""
+        """One was, or was not; in either case an error reports it."""
         assert isinstance(future, AppendFuture)
         if not future.group.done:
-            assert future.group is topic.log.shard.group, "nobody will ever commit it"
+            assert future.group is topic.log.shard.group, "no thread will ever commit it"
             topic.log.shard.finish(future.group)
         if future.group.error is None:
             self.note(topic, future.offset, value)
@@ -70,7 +70,7 @@ class Told:
         return found
 
     def check_after(self, store: Store, disk: FakeDisk, **options: Any) -> None:
-        """The same live, and after crashes."""
+        """Check the store live, and after crashes."""
         self.check(store)
         kill(store)
         for seed in (0, 1):
@@ -129,7 +129,7 @@ def _append_nowait(topic: Topic, futures: list[Any]) -> None:
 
 @pytest.mark.parametrize(("operation", "error"), FAULTS)
 def test_whoever_came_meanwhile_is_told(operation: str, error: int) -> None:
-    """He waits for a group that is open, or knows what became of it; never for nobody."""
+    """It waits for a group that is open, or knows its outcome; it never waits in vain."""
     for at in moments(7):
         disk = FakeDisk()
         faults = Meanwhile(disk)
@@ -197,7 +197,7 @@ def append_to_both(store: Store, topics: list[Topic]) -> None:
 
 
 def test_a_rotation_into_a_recycled_file_that_is_interrupted_leaves_no_torn_tail() -> None:
-    """What the file held before is its past, however often the rotation was begun."""
+    """The old content of the file is its past, however often the rotation was begun."""
     options: dict[str, Any] = {"shards": 1, "log_file_bytes": 4096, "log_chunk_bytes": 4096}
     for at in moments(23):
         disk = FakeDisk()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from stratalog.store import Store
+from stratalog.handles.store import Store
 from stratalog.testing import FakeDisk, ManualClock
 from tests.crash.ctrl_c import CtrlC, moments
 from tests.crash.model import Session, kill, open_store
@@ -41,7 +41,7 @@ def emptied(session: Session) -> None:
 
 
 def adopted(session: Session) -> None:
-    """A segment is put in its place, behind an open one, and a small one is copied."""
+    """A segment is put in its place, after an open one, and a small one is copied."""
     session.create("t", segment_bytes=4096)
     session.append("t", b"first")
     session.checkpoint()
@@ -53,7 +53,7 @@ def adopted(session: Session) -> None:
 
 
 def expected(session: Session) -> list[bytes | None]:
-    """What the topic holds."""
+    """Read the contents of the topic."""
     model = session.topics["t"]
     return [fields[0] for offset, fields in enumerate(model.sent) if offset not in model.deleted]
 
@@ -66,7 +66,7 @@ def check(store: Store, session: Session) -> None:
 
 
 def check_after_a_crash(disk: FakeDisk, session: Session) -> None:
-    """The same of what the next process finds."""
+    """Read what the next process finds."""
     again = open_store(disk, session.clock, shards=1)
     check(again, session)
     kill(again)
@@ -74,7 +74,7 @@ def check_after_a_crash(disk: FakeDisk, session: Session) -> None:
 
 @pytest.mark.parametrize("prepare", [filled, emptied, adopted], ids=lambda one: one.__name__)
 def test_an_interrupted_checkpoint(prepare: Callable[[Session], None]) -> None:
-    """What is acknowledged before and after it is there, live and after a crash."""
+    """Records acknowledged before and after it are there, live and after a crash."""
     for at in moments(41, 3):
         disk, clock = FakeDisk(), ManualClock()
         session = Session(disk, clock, shards=1)
@@ -84,7 +84,7 @@ def test_an_interrupted_checkpoint(prepare: Callable[[Session], None]) -> None:
         ctrl_c = OutsideOfTheDisk(at)
         ctrl_c.run(session.store.checkpoint)
         check_after_a_crash(disk.crash(at), session)
-        session.append("t", b"behind it")
+        session.append("t", b"after it")
         session.checkpoint()
         check(session.store, session)
         session.snapshot()

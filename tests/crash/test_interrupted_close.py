@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import stratalog
-from stratalog import upkeep
 from stratalog.errors import LockedError
 from stratalog.segments.checkpoint import checkpoint
+from stratalog.upkeep import rounds as upkeep
 
 VALUES = [b"%d" % number for number in range(100)]
 
@@ -45,7 +45,7 @@ class AtWork:
         assert is_in.wait(30)
 
     def check(self) -> None:
-        """The next writer finds everything, and nobody else."""
+        """The next writer finds everything, and no other writer."""
         with stratalog.open(self.path) as store:
             assert store.damage is None
             assert store.topic("t").read_values() == VALUES
@@ -90,7 +90,7 @@ def interrupt() -> Iterator[Callable[[Callable[[], None], int], int]]:
 def test_an_interrupt_is_raised_when_the_store_is_closed(
     at_work: AtWork, interrupt: Callable[[Callable[[], None], int], int]
 ) -> None:
-    """What was begun is brought to its end first."""
+    """A checkpoint that was begun is completed first."""
     threading.Timer(0.5, at_work.go_on.set).start()
     assert interrupt(at_work.store.close, 1) == 1
     assert at_work.go_on.is_set()
@@ -100,7 +100,7 @@ def test_an_interrupt_is_raised_when_the_store_is_closed(
 def test_the_second_is_raised_at_once_and_the_directory_stays_locked(
     at_work: AtWork, interrupt: Callable[[Callable[[], None], int], int]
 ) -> None:
-    """Until the thread has ended: nobody shares the directory with it. Closing again goes on."""
+    """Until the thread has ended, no other store shares the directory. Closing again goes on."""
     assert interrupt(at_work.store.close, 2) == 2
     assert not at_work.go_on.is_set()
     with pytest.raises(LockedError):
@@ -111,7 +111,7 @@ def test_the_second_is_raised_at_once_and_the_directory_stays_locked(
 
 
 def test_a_callback_may_close_the_store(tmp_path: Path) -> None:
-    """Also while somebody else does: its thread is one that closing does not wait for."""
+    """Also while another one does: its thread is one that closing does not wait for."""
     for is_closed_twice in (False, True):
         store = stratalog.open(tmp_path / "data", durability="disk")
         topic = store.topic("t")

@@ -21,7 +21,7 @@ KILLS = int(os.environ.get("STRATALOG_QUEUE_KILLS", "2"))
 
 
 class Journal:
-    """What the processes said they did."""
+    """The operations that the processes reported."""
 
     def __init__(self) -> None:
         self.put: set[int] = set()
@@ -50,7 +50,7 @@ class Journal:
             if word == "got":
                 offset, _, count = rest.partition(" ")
                 assert int(offset) not in before, f"message {offset} was acknowledged, and is back"
-                # A killed process leaves its writes behind: the count it was told is raised.
+                # A killed process leaves its writes: the count that it acknowledged is raised.
                 assert int(count) > self.counts.get(int(offset), 0)
 
 

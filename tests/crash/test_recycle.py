@@ -6,8 +6,8 @@ import contextlib
 
 from stratalog.format.frame import FrameHeader, FrameType
 from stratalog.format.names import parse_numbered
+from stratalog.log.commit_group import Entry
 from stratalog.log.files import LogFiles
-from stratalog.log.group import Entry
 from stratalog.log.reader import LogReader
 from stratalog.log.scan import ShardScanner
 from stratalog.options import StoreOptions
@@ -61,7 +61,7 @@ def scan(disk: FakeDisk) -> list[int]:
 
 
 def test_frames_of_a_recycled_file_never_come_back() -> None:
-    """What is found is the newest numbers, without a hole, up to a synced one or later."""
+    """The newest numbers are found, without a hole, up to a synced one or later."""
     operations = FakeDisk()
     write_and_release(operations, [], [])
     assert any(path.endswith(".free") for path in operations.image()), "nothing was recycled"

@@ -2,16 +2,18 @@
 
 Sampled by default. `STRATALOG_SWEEP=exhaustive` crashes after every single operation, with more
 damage seeds for each, and also crashes the recovery itself after every one of its operations.
+A failure ends with the crash point, as a command that plays that one crash again.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
-from stratalog.store import Store
+from stratalog.handles.store import Store
 from stratalog.testing import Crashed, FakeDisk, ManualClock, MonitorFs
 from stratalog.testing.inode import Damage
 from tests.crash.model import (
@@ -20,11 +22,15 @@ from tests.crash.model import (
     check_adoptions,
     check_joints,
     check_recovered,
+    check_routes,
+    check_schedules,
+    kept_end,
     kill,
     open_store,
 )
 from tests.crash.workloads import CATALOGUE
 
+_FILE = "tests/crash/test_sweep.py"
 EXHAUSTIVE = os.environ.get("STRATALOG_SWEEP") == "exhaustive"
 
 # Sampled: about this many crash points a workload, and this many ways to lose what was pending.
@@ -54,14 +60,14 @@ def run(workload: Workload, crash_after: int | None) -> Session:
 
 
 def log_image(disk: FakeDisk) -> dict[str, bytes]:
-    """All bytes but the lock's, which names whoever held it last."""
+    """Read all bytes but the lock's, which names its last holder."""
     return {path: data for path, data in disk.image().items() if not path.endswith("/lock")}
 
 
 def append_again(store: Store, session: Session) -> dict[str, list[bytes | None]]:
     """Go on where the crash cut off, with other records of the same sizes.
 
-    They end where the lost ones ended: whatever of those is left behind would come back now.
+    They end where the lost ones ended: any remains of those would come back now.
     Returns what the topics hold then.
     """
     expected: dict[str, list[bytes | None]] = {}
@@ -69,7 +75,7 @@ def append_again(store: Store, session: Session) -> dict[str, list[bytes | None]
         if model.is_ephemeral:
             continue
         topic = store.topic(name)
-        for value, key, tag in model.sent[topic.next_offset :][:3]:
+        for value, key, tag in model.sent[kept_end(topic) :][:3]:
             other = None if value is None else bytes(byte ^ 0xFF for byte in value)
             topic.append(other, key=key, tag=tag, durability="fsync")
         expected[name] = topic.read_values()
@@ -83,6 +89,8 @@ def recover(session: Session, disk: FakeDisk) -> None:
     check_recovered(store, session.topics)
     check_joints(store, session)
     check_adoptions(store, session.adoptions)
+    check_routes(store, session)
+    check_schedules(store)
     kill(store)
     first = log_image(disk)
     again = disk.crash(0, damage="keep")
@@ -91,6 +99,23 @@ def recover(session: Session, disk: FakeDisk) -> None:
     assert log_image(again) == first, "the second recovery changed something"
     check_recovered(store, session.topics)
     check_joints(store, session)
+    check_routes(store, session)
+    if session.routes:
+        assert store._upkeep is not None
+        store._upkeep.forwarder.run()
+        check_routes(store, session)
+        monitor.check()
+        kill(store)
+        return  # what follows would append to destinations
+    if session.has_schedules:
+        check_schedules(store)
+        session.clock.advance(1000.0)
+        store.run_schedules()
+        assert all(one.stats().state != "failed" or one.error for one in store.schedules())
+        check_schedules(store)
+        monitor.check()
+        kill(store)
+        return  # what follows would put messages without a due time
     expected = append_again(store, session)
     monitor.check()
     kill(store)
@@ -116,13 +141,23 @@ def test_every_crash_is_recovered(
             try:
                 recover(session, session.disk.crash(seed, damage=damage))
             except BaseException as error:
-                error.add_note(f"{workload.__name__}, {point} operations, {damage} {seed}")
+                crash = f"{workload.__name__}:{point}:{damage}:{seed}"
+                error.add_note(f"again: STRATALOG_CRASH={crash} make test T={_FILE}")
                 raise
             crashes += 1
         if not session.disk.is_crashed:
             break
     record_property("crash_points", crashes)
     assert crashes >= len(list(damages())) * 3
+
+
+@pytest.mark.skipif("STRATALOG_CRASH" not in os.environ, reason="no crash to play again")
+def test_one_crash_is_recovered() -> None:
+    """Plays the crash that STRATALOG_CRASH names, as workload:operations:damage:seed."""
+    name, point, damage, seed = os.environ["STRATALOG_CRASH"].split(":")
+    (workload,) = [one for one in CATALOGUE if one.__name__ == name]
+    session = run(workload, int(point))
+    recover(session, session.disk.crash(int(seed), damage=cast("Damage", damage)))
 
 
 @pytest.mark.parametrize("workload", CATALOGUE, ids=lambda workload: workload.__name__)

@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from stratalog.model import Record
 from stratalog.segments.checkpoint import seal
-from tests.crash.model import Session, Workload
+from tests.crash.model import LATE, Session, Workload
 from tests.crash.queues import QueueSession
 
 
@@ -55,6 +55,45 @@ def unsynced_groups(session: Session) -> None:
         session.tick()
 
 
+def offsets_told_and_lost(session: Session) -> None:
+    """Appends that are told their offsets and written late, over clean closes in between."""
+    session.open(shards=1, durability="disk")
+    for turn in range(2):
+        for number in range(5):
+            session.append("orders", b"told %d" % number)
+            session.append("lazy", b"told %d" % number, durability="memory")
+        session.tick()
+        session.append_many("orders", [b"batch"] * 4)
+        session.batch({"orders": [b"joint"], "lazy": [b"joint", b"joint"]})
+        session.tick(2.0)
+        session.append("orders", b"and one more")
+        if turn == 0:
+            session.snapshot()
+            session.append("orders", b"after the snapshot")
+            session.reopen()
+
+
+def late_records(session: Session) -> None:
+    """Records with earlier times than the one before them: alone, in batches, merged, rewritten."""
+    session.open(shards=1)
+    session.create("orders", segment_records=4)
+    now = session.clock.time_ns()
+    times = [now - 10**9 * n for n in range(6)]
+    for number, time in enumerate(times):
+        session.append("orders", b"%d" % time, tag=LATE, timestamp=time)
+        session.append("orders", b"on time", key=b"k")
+        if number == 2:
+            session.checkpoint()
+    session.append_many(
+        "orders", [b"x", *(Record(b"%d" % time, tag=LATE, timestamp=time) for time in times)]
+    )
+    session.snapshot()
+    session.delete("orders", key=b"k")
+    session.compact()
+    session.reopen()
+    session.append("orders", b"%d" % times[1], tag=LATE, timestamp=times[1])
+
+
 def topics_with_options(session: Session) -> None:
     """Topics created with options, then used."""
     session.open()
@@ -66,6 +105,22 @@ def topics_with_options(session: Session) -> None:
         session.append("fast", b"%d" % number)
         session.append("plain", None if number % 2 else b"", tag=f"tag-{number}")
     session.tick(2.0)
+
+
+def altered_topics(session: Session) -> None:
+    """Options that change while the topic is used, over checkpoints, snapshots and restarts."""
+    session.open()
+    session.create("orders")
+    for turn, compression in enumerate(("zstd", "none", "lz4")):
+        session.append("orders", b"before")
+        session.alter("orders", 2 + turn, compression=compression, ttl=3600.0 * (turn + 1))
+        session.append_many("orders", [b"the same again and again " * 20] * 3)
+        session.append("orders", b"class disk", durability="disk")
+        session.checkpoint()
+        session.alter("orders", 12 + turn)
+        if turn == 1:
+            session.snapshot()
+            session.reopen()
 
 
 def close_and_reopen(session: Session) -> None:
@@ -98,7 +153,7 @@ def ephemeral_topic(session: Session) -> None:
 
 
 def pipelined_appends(session: Session) -> None:
-    """Futures: several in flight, resolved by whoever comes first."""
+    """Futures: several in flight, resolved by the first thread that asks."""
     session.open()
     for turn in range(3):
         futures = [session.nowait("orders", b"%d-%d" % (turn, n)) for n in range(5)]
@@ -160,11 +215,11 @@ def checkpoints(session: Session) -> None:
         session.append_many("packed", [bytes([number, n]) * 300 for n in range(5)])
         session.append("plain", b"single %d" % number)
         session.checkpoint()
-    session.append("small", b"behind the last checkpoint")
+    session.append("small", b"after the last checkpoint")
 
 
 def snapshots(session: Session) -> None:
-    """The log is given up behind snapshots, and recycled."""
+    """The log is released after snapshots, and recycled."""
     session.open(shards=1)
     session.create("small", segment_records=5)
     session.create("ticks", durability="ephemeral")
@@ -221,7 +276,7 @@ def deletes(session: Session) -> None:
 
 
 def purges(session: Session) -> None:
-    """All that there is deleted, in the log and in the open segment, and appends behind it."""
+    """All there is deleted, in the log and in the open segment, and appends after it."""
     session.open(shards=1)
     session.create("small", segment_records=6)
     for number in range(3):
@@ -231,11 +286,78 @@ def purges(session: Session) -> None:
             session.append("small", b"in the log")
         session.delete("small", before=session.store.topic("small").next_offset)
         session.compact()
-        session.append("small", b"behind it")
+        session.append("small", b"after it")
         session.checkpoint()
         session.snapshot()
     session.reopen(shards=1)
     session.append("small", b"at the end")
+
+
+def purged_bytes(session: Session) -> None:
+    """Deleted records leave every file: the log of all shards, open and sealed segments."""
+    session.open(shards=2)
+    session.create("small", segment_records=6)
+    session.create("keyed", segment_records=5, compact=True)
+    session.create("doomed")
+    for number in range(2):
+        batch = [Record(b"%d" % n * 50, b"k%d" % (n % 4), tag=f"t{n % 3}") for n in range(9)]
+        session.append_many("small", batch)
+        session.append_many("keyed", batch[:7])
+        session.append("doomed", b"x" * 30)
+        session.delete("small", key=b"k1")
+        session.checkpoint()
+        session.append("small", b"in the log", tag="t2")
+        session.delete("small", tag="t2", before=12 * number + 5)
+        session.publish("w", number + 1, small=[b"staged %d" % n for n in range(3)])
+        session.adopt(upkeep=False)
+        if number:
+            session.delete("small", before=4)
+            session.drop("doomed")
+        session.compact(purge=True)
+        session.append("small", b"after it")
+    session.reopen(shards=1)  # one shard's log is no longer written
+    session.delete("small", offsets=[13, 15])
+    session.append("keyed", None, key=b"k2")
+    session.compact(purge=True)
+    session.append("small", b"last")
+
+
+def purged_cold(session: Session) -> None:
+    """Segments in the cold store are rewritten, moved again or kept here, and the old ones go."""
+    session.open(shards=1, cold="/cold", hot_segments=1)
+    session.create("small", segment_records=3)
+    session.create("doomed", segment_records=2)
+    for number in range(3):
+        batch = [Record(b"%d" % n * 60, b"k%d" % n) for n in range(5)]
+        session.append_many("small", batch)
+        session.append_many("doomed", [b"x"] * 3)
+        session.compact()
+        session.delete("small", key=b"k%d" % number)
+        if number == 1:
+            session.drop("doomed")
+        session.compact(purge=True)
+    session.delete("small", before=4)
+    session.compact(purge=True)
+    session.reopen(shards=1, cold="/cold", hot_segments=9)
+    session.delete("small", offsets=[6, 8])
+    session.compact(purge=True)
+    session.append("small", b"last")
+
+
+def purged_queue(session: Session) -> None:
+    """Messages that are consumed leave every file, also those after one that is not."""
+    session.open(shards=1)
+    jobs = QueueSession(session, "jobs")
+    for number in range(3):
+        for n in range(4):
+            jobs.put(bytes([number, n]) * 100, dedup_id=f"{number}-{n}")
+        messages = jobs.get(4)
+        jobs.ack(*messages[1 : 2 + number])
+        session.compact(purge=True)
+        jobs.all_durable()
+    jobs.put(b"again", dedup_id="1-1")
+    jobs.reopen()
+    session.compact(purge=True)
 
 
 def evictions(session: Session) -> None:
@@ -261,6 +383,25 @@ def compactions(session: Session) -> None:
         session.append("keyed", b"no key")
         session.clock.advance(40.0)
         session.compact()
+
+
+def emptied_segments(session: Session) -> None:
+    """Segments without records join the one before them: empty itself, or with a few records."""
+    session.open(shards=1, cold="/cold", hot_segments=1)
+    session.create("keyed", segment_records=4, compact=True)
+    session.create("plain", segment_records=2)
+    session.append("keyed", b"stays", key=b"rare")
+    for number in range(4):
+        for n in range(6):
+            session.append("keyed", b"%d-%d" % (number, n), key=b"k%d" % (n % 2), durability="disk")
+        session.append_many("plain", [b"%d" % number] * 4)
+        if number:  # what is cold comes back with a purge alone
+            session.delete("plain", offsets=range(4 * number - 2, 4 * number + 2))
+        session.compact(purge=number == 2)
+    session.reopen()
+    session.delete("plain", offsets=range(4, 16))
+    session.compact(purge=True)
+    session.append("plain", b"last")
 
 
 def cold_segments(session: Session) -> None:
@@ -314,6 +455,23 @@ def backups(session: Session) -> None:
     session.append("small", b"last")
 
 
+def cold_backups(session: Session) -> None:
+    """Copies that refer to objects in the cold store; then the store drops what they refer to."""
+    session.open(shards=1, cold="/cold", hot_segments=1)
+    for number, name in enumerate(("first", "second")):
+        session.create(name, segment_records=3)
+        for turn in range(3):
+            session.append_many(name, [b"%d-%d" % (number, turn)] * 3)
+            session.compact()
+        session.backup(f"/copy-{number}")
+        session.append_many(name, [b"after"] * 4)
+        session.compact()
+        session.drop(name)
+        session.append("orders", b"%d" % number)
+        session.compact()
+    session.reopen()
+
+
 def joint_batches(session: Session) -> None:
     """Batches over several topics and shards, between appends of every class to the same ones."""
     session.open(shards=3)
@@ -330,7 +488,7 @@ def joint_batches(session: Session) -> None:
                 "packed": [b"the same again and again " * 20] * (1 + number),
             }
         )
-        session.append("refunds", b"behind it", durability="disk")
+        session.append("refunds", b"after it", durability="disk")
         if number % 2:
             session.tick()
         session.append("orders", b"safe %d" % number)
@@ -344,7 +502,7 @@ def joint_batches_in_one_shard(session: Session) -> None:
     for number in range(8):
         session.append("orders", b"before %d" % number)
         session.batch({"orders": [bytes([number]) * 400], "refunds": [bytes([number]) * 700]})
-        session.append("orders", b"behind %d" % number)
+        session.append("orders", b"after %d" % number)
         if number % 3 == 1:
             session.tick()
         if number == 5:
@@ -380,11 +538,11 @@ def adoptions(session: Session) -> None:
         session.append("large", b"own %d" % number)
         session.publish("query", number, orders=[b"%d" % number] * 3, fresh=[b"x"])
         session.adopt(upkeep=bool(number % 2))
-        session.append("fresh", b"behind", durability="disk")
+        session.append("fresh", b"after", durability="disk")
         session.publish("other", number, large=[bytes([number]) * 5000] * 3, orders=[b"o"] * 2)
         session.adopt(upkeep=False)
-        session.append("large", b"behind", durability="disk")
-        session.append("orders", b"behind")
+        session.append("large", b"after", durability="disk")
+        session.append("orders", b"after")
         if number == 1:
             session.snapshot()
             session.reopen(shards=2)
@@ -393,7 +551,7 @@ def adoptions(session: Session) -> None:
 
 
 def adoptions_again(session: Session) -> None:
-    """The same batch published once more: before it is adopted, after, and after a restart."""
+    """A batch is published again: before it is adopted, after, and after a restart."""
     session.open(shards=2)
     for number in range(3):
         session.publish("query", number, orders=[b"%d" % number] * 2, refunds=[b"r"])
@@ -410,14 +568,14 @@ def adoptions_again(session: Session) -> None:
 
 
 def adoptions_deleted(session: Session) -> None:
-    """What was adopted is deleted before a checkpoint has reached it, in part and as a whole."""
+    """Adopted records are deleted before a checkpoint has reached them, in part and as a whole."""
     session.open(shards=1)
     session.create("large", segment_bytes=4096)
     for number in range(4):
         session.append("small", b"before %d" % number)
         session.publish("query", number, small=[b"a"], large=[b"%d" % number * 100] * 10)
         session.adopt(upkeep=False)
-        session.append("small", b"behind %d" % number)
+        session.append("small", b"after %d" % number)
         for name, left in (("small", 1), ("large", 0 if number % 2 else 3)):
             session.delete(name, before=session.store.topic(name).next_offset - left)
         if number == 1:
@@ -469,7 +627,7 @@ def queue_of_work(session: Session) -> None:
 
 
 def queue_of_class_disk(session: Session) -> None:
-    """Acknowledgements that nobody waits for, between commits and snapshots, in other shards."""
+    """Acknowledgements that no thread waits for, between commits and snapshots, in other shards."""
     session.open(shards=1)
     jobs = QueueSession(session, "jobs", durability="disk")
     for number in range(4):
@@ -593,7 +751,7 @@ def consume_transform_produce(session: Session) -> None:
 
 
 def transform_without_waiting(session: Session) -> None:
-    """The same where nobody waits for the disk: what a crash keeps is still all or nothing."""
+    """Without waiting for the disk: what a crash keeps is still all or nothing."""
     session.open(shards=1, durability="disk")
     jobs = QueueSession(session, "jobs")
     for number in range(6):
@@ -609,17 +767,132 @@ def transform_without_waiting(session: Session) -> None:
     session.tick(2.0)
 
 
+def refused_for_want_of_space(session: Session) -> None:
+    """A full disk refuses what was acknowledged: its offsets stay used, whatever comes then."""
+    session.open(durability="disk")
+    for number in range(5):
+        session.append("orders", b"safe %d" % number, durability="fsync")
+        session.append("orders", b"single %d" % number)
+        session.append_many("orders", [b"many %d" % number] * 3)
+        session.append("lazy", b"lazy %d" % number, durability="memory")
+        session.refuse()
+        if number == 1:
+            session.snapshot()
+        elif number == 2:
+            session.reopen()
+        elif number == 3:
+            session.batch({"orders": [b"a"], "lazy": [b"b"], "new": [b"c"]}, durability="fsync")
+        session.append("orders", b"next %d" % number)
+        session.refuse()
+        session.refuse()
+        session.append_many("lazy", [b"next %d" % number] * 2)
+        session.tick()
+    session.sync()
+
+
+def forwarded_records(session: Session) -> None:
+    """A chain and a filtered route over two shards, beside appends and upkeep of every kind."""
+    session.open(shards=2)
+    session.create("relaxed", durability="disk")
+    session.route("orders", "copy")
+    session.route("copy", "copy of the copy")
+    session.route("orders", "relaxed", "x")
+    for number in range(5):
+        session.append("orders", b"%d" % number, key=b"k", tag="x" if number % 2 else None)
+        session.append_many("orders", [Record(b"m", tag="x"), Record(b"n" * 300, tag="y")])
+        session.append("orders", b"relaxed", durability="disk")
+        session.forward()
+        if number == 1:
+            session.checkpoint()
+        elif number == 2:
+            session.snapshot()
+            session.append("orders", b"after it")
+        elif number == 3:
+            session.reopen(shards=1)
+    session.tick(2.0)
+
+
+def routes_come_and_go(session: Session) -> None:
+    """Routes are made, paused, resumed and dropped; topics of routes are dropped."""
+    session.open(shards=2)
+    first = session.route("orders", "copy")
+    session.append_many("orders", [b"1", b"2"])
+    session.forward()
+    first.pause()
+    session.append("orders", b"3")
+    session.forward()
+    second = session.route("orders", "doomed")
+    session.forward()
+    session.snapshot()
+    first.resume()
+    session.append("orders", b"4")
+    session.forward()
+    session.drop("doomed")
+    session.append("orders", b"5")
+    session.forward()
+    session.snapshot()
+    second.drop()
+    session.append("orders", b"6")
+    session.forward()
+    session.reopen(shards=1)
+    session.append("orders", b"7")
+    session.forward()
+
+
+def scheduled_messages(session: Session) -> None:
+    """Messages of schedules in queues of two classes, beside upkeep of every kind."""
+    session.open(shards=2)
+    session.store.queue("relaxed", durability="disk")
+    session.schedule("minutely", "jobs", 60.0)
+    session.schedule("slower", "jobs", 150.0)
+    session.schedule("relaxed", "relaxed", 60.0)
+    for number in range(6):
+        session.fire(60.0)
+        if number == 1:
+            session.checkpoint()
+        elif number == 2:
+            session.snapshot()
+            session.fire(200.0)
+        elif number == 3:
+            session.reopen(shards=1)
+    session.tick(2.0)
+
+
+def schedules_come_and_go(session: Session) -> None:
+    """Schedules are made, changed, paused, resumed and dropped."""
+    session.open(shards=2)
+    first = session.schedule("first", "jobs", 60.0)
+    session.fire(61.0)
+    first.pause()
+    session.schedule("second", "others", 30.0)
+    session.fire(61.0)
+    session.snapshot()
+    first.resume()
+    session.fire(61.0)
+    session.schedule("first", "jobs", 45.0)
+    session.fire(45.0)
+    session.reopen(shards=1)
+    third = session.schedule("third", "jobs", 10.0)
+    session.snapshot()
+    third.drop()
+    session.fire(100.0)
+
+
 CATALOGUE: list[Workload] = [
     single_appends,
     batches_over_rotations,
     mixed_classes,
     unsynced_groups,
+    offsets_told_and_lost,
+    refused_for_want_of_space,
     topics_with_options,
+    altered_topics,
     close_and_reopen,
     ephemeral_topic,
     pipelined_appends,
     arrow_appends,
     records_of_all_kinds,
+    late_records,
     overfull_groups,
     large_values,
     checkpoints,
@@ -628,11 +901,16 @@ CATALOGUE: list[Workload] = [
     aged_segments,
     deletes,
     purges,
+    purged_bytes,
+    purged_cold,
+    purged_queue,
     evictions,
     compactions,
+    emptied_segments,
     cold_segments,
     drops,
     backups,
+    cold_backups,
     joint_batches,
     joint_batches_in_one_shard,
     joint_batches_and_upkeep,
@@ -648,4 +926,8 @@ CATALOGUE: list[Workload] = [
     taken_for_good,
     consumed_segments,
     ids_of_messages_that_went,
+    forwarded_records,
+    routes_come_and_go,
+    scheduled_messages,
+    schedules_come_and_go,
 ]

@@ -1,4 +1,4 @@
-"""What all fuzzing shares: numbers that hurt, bytes changed, and the runner.
+"""Common parts of all fuzzing: numbers that hurt, bytes changed, and the runner.
 
 `STRATALOG_FUZZ=N` tries N inputs (1,000 at least) instead of 20,000, and `STRATALOG_FUZZ_SEED`
 starts elsewhere. An input is made from the seed and its own number alone, so a failure names both.
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from stratalog.errors import FormatError
+from stratalog.errors import FormatError, TooLargeError
 
 INPUTS = max(1000, int(os.environ.get("STRATALOG_FUZZ", "20000")))
 SEED = int(os.environ.get("STRATALOG_FUZZ_SEED", "1"))
@@ -95,7 +95,7 @@ class Fuzz:
                 signal.setitimer(signal.ITIMER_REAL, HANG_SECONDS)
                 try:
                     outcomes[check(Random(f"{SEED} {self._name} {number}"))] += 1
-                except FormatError as error:
+                except (FormatError, TooLargeError) as error:
                     outcomes[type(error).__name__] += 1
                 except BaseException as error:
                     error.add_note(f"{self._name}, seed {SEED}, input {number}")

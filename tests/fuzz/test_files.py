@@ -20,6 +20,12 @@ from pyroaring import BitMap64
 from xxhash import xxh3_64_intdigest
 
 from stratalog.errors import FormatError
+from stratalog.format.ceilings import (
+    Ceiling,
+    decode_ceilings,
+    encode_ceilings_header,
+    encode_slot,
+)
 from stratalog.format.control import (
     PREFIX,
     REASONS,
@@ -33,6 +39,24 @@ from stratalog.format.control import (
     encode_checkpoint,
     encode_floor,
     encode_tier,
+)
+from stratalog.format.frame import FrameType
+from stratalog.format.names import cold_directory, cold_name, parse_cold_name
+from stratalog.format.routes import (
+    FORWARD,
+    RouteBody,
+    decode_forward,
+    decode_route,
+    encode_forward,
+    encode_route,
+)
+from stratalog.format.schedules import (
+    DUE,
+    ScheduleBody,
+    decode_due,
+    decode_schedule,
+    encode_due,
+    encode_schedule,
 )
 from stratalog.format.segment import (
     FOOTER_BYTES,
@@ -63,12 +87,18 @@ from stratalog.format.snapshot import (
     SECTION,
     CatalogState,
     LogState,
+    RouteSnapshot,
+    RoutesState,
+    ScheduleSnapshot,
+    SchedulesState,
     Snapshot,
     TopicState,
     decode_snapshot,
     encode_snapshot,
 )
 from stratalog.segments.segment import scan_index
+from stratalog.state.routes import Routes
+from stratalog.state.schedules import Schedules
 from tests.fuzz.inputs import NOW, Check, Fuzz, Outcome, anything, mutate, some_number
 
 OFFSET_MAX = (1 << 63) - 1
@@ -140,8 +170,17 @@ def _topic(rng: Random, id: int) -> TopicState:
 
 def _snapshot(rng: Random) -> Snapshot:
     topics = [_topic(rng, id) for id in range(rng.randrange(4))]
-    catalog = CatalogState(9, {"gone": 1}, "/cold", topics, [4, 5])
-    return Snapshot(rng.randrange(1 << 64), NOW, rng.randbytes(16), LogState({0: 4096}), catalog)
+    name = cold_name(cold_directory(rng.randbytes(16), rng.randbytes(8)), 2, 40, 1 << 60)
+    objects = {2: {40: name}} if rng.random() < 0.5 else {}
+    catalog = CatalogState(9, {"gone": 1}, "/cold", topics, [4, 5], objects=objects)
+    routes = [RouteSnapshot(0, 5, 3, 1, _route(rng)) for _ in range(rng.randrange(3))]
+    schedules = [
+        ScheduleSnapshot(1, 1, NOW + 5, NOW, 3, _schedule(rng)) for _ in range(rng.randrange(3))
+    ]
+    return Snapshot(
+        rng.randrange(1 << 64), NOW, rng.randbytes(16), LogState({0: 4096}), catalog,
+        routes=RoutesState(9, routes), schedules=SchedulesState(9, schedules),
+    )  # fmt: skip
 
 
 def _changed(rng: Random, data: bytes, word: int = 1) -> bytes:
@@ -270,7 +309,15 @@ def _forged_snapshot(rng: Random) -> Outcome:
         at = rng.randrange(len(catalog) + 1)
         deep = rng.choice((b"\x91", b"\x81\xa1a", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff"))
         catalog = catalog[:at] + deep * 3000
+    routes = msgspec.msgpack.encode(snapshot.routes)
+    if rng.random() < 0.1:
+        routes = _changed(rng, routes)
     sections = [_section(rng, 1, log), _section(rng, 2, catalog)]
+    sections.append(_section(rng, 6, routes))
+    schedules = msgspec.msgpack.encode(snapshot.schedules)
+    if rng.random() < 0.1:
+        schedules = _changed(rng, schedules)
+    sections.append(_section(rng, 8, schedules))
     if rng.random() < 0.1:
         sections = rng.choices(sections, k=rng.randrange(4))
     body = b"".join(sections)
@@ -316,11 +363,15 @@ def _forged_tier(rng: Random) -> Outcome:
         numbers = list(summary)
         numbers[at] = some_number(rng) >> (0 if at in (0, 1, 2, 3, 8) else 1)
         summary = Summary._make(numbers)
-    location = rng.choice(("", "/cold", "s3://größe")).encode()
-    data = _changed(rng, SUMMARY.pack(*summary) + location)
-    found, place = decode_tier(_wrapped(rng, data))
+    location = rng.choice(("", "/cold", "s3://größe"))
+    if rng.random() < 0.5:
+        directory = cold_directory(rng.randbytes(16), rng.randbytes(8))
+        location += "\0" + cold_name(directory, 7, summary.first_offset, rng.getrandbits(64))
+    data = _changed(rng, SUMMARY.pack(*summary) + location.encode())
+    found, place, name = decode_tier(_wrapped(rng, data))
+    assert not name or parse_cold_name(name) is not None
     assert SUMMARY.pack(*found) + place.encode() == data[: SUMMARY.size + len(place.encode())]
-    assert encode_tier(found, place)[PREFIX.size :].startswith(data[: SUMMARY.size])
+    assert encode_tier(found, place, name)[PREFIX.size :].startswith(data)
     return "good"
 
 
@@ -337,6 +388,99 @@ def _forged_numbers(rng: Random) -> Outcome:
     return "good"
 
 
+def _route(rng: Random) -> RouteBody:
+    return RouteBody(
+        rng.randrange(1, 9), rng.randrange(1, 9), rng.randrange(1, 9), "a", "größe", NOW,
+        rng.randrange(1 << 40), rng.choice((None, "eu-*")), rng.choice((None, b"", b"k")),
+        rng.choice((None, "n")), rng.random() < 0.5, rng.random() < 0.2,
+    )  # fmt: skip
+
+
+def _forged_route(rng: Random) -> Outcome:
+    """A route's definition and progress, and the state that any of that leads to."""
+    routes = Routes()
+    for _ in range(rng.randrange(1, 6)):
+        number = rng.choice((some_number(rng), rng.randrange(4)))
+        if rng.random() < 0.5:
+            fields = msgspec.to_builtins(_route(rng), builtin_types=(bytes,))
+            if rng.random() < 0.2:
+                fields[rng.choice([*fields, "more"])] = anything(rng)
+            body = _wrapped(rng, _changed(rng, msgspec.msgpack.encode(fields)))
+            if rng.random() < 0.7:
+                body = encode_route(_route(rng))
+            route = decode_route(body)
+            assert decode_route(encode_route(route)) == route
+            routes.apply(FrameType.ROUTE, number, body)
+        else:
+            data = FORWARD.pack(rng.randrange(9), some_number(rng) >> 2, some_number(rng) >> 1)
+            data = mutate(rng, data, 1) if rng.random() < 0.2 else data
+            assert encode_forward(*decode_forward(data)) == data
+            routes.apply(FrameType.FORWARD, number, data)
+    state = routes.capture()
+    again = Routes()
+    again.restore(state)
+    assert again.capture() == state
+    return "good"
+
+
+def _schedule(rng: Random) -> ScheduleBody:
+    cron = rng.choice((None, "0 3 * * *", "nonsense"))
+    return ScheduleBody(
+        rng.randrange(1, 9), "nightly", "größe", NOW, NOW, NOW + rng.randrange(1 << 40),
+        rng.choice((None, b"", b"value")), cron, 0 if cron else rng.randrange(1, 1 << 40),
+        rng.choice(("UTC", "Mars/Base")), {"a": b"b"} if rng.random() < 0.5 else {},
+        rng.randrange(256), rng.randrange(9), rng.random() < 0.5, rng.random() < 0.2,
+    )  # fmt: skip
+
+
+def _forged_schedule(rng: Random) -> Outcome:
+    """A schedule's definition and progress, and the state that any of that leads to."""
+    schedules = Schedules()
+    for _ in range(rng.randrange(1, 6)):
+        number = rng.choice((some_number(rng), rng.randrange(4)))
+        if rng.random() < 0.5:
+            fields = msgspec.to_builtins(_schedule(rng), builtin_types=(bytes,))
+            if rng.random() < 0.2:
+                fields[rng.choice([*fields, "more"])] = anything(rng)
+            body = _wrapped(rng, _changed(rng, msgspec.msgpack.encode(fields)))
+            if rng.random() < 0.7:
+                body = encode_schedule(_schedule(rng))
+            schedule = decode_schedule(body)
+            assert decode_schedule(encode_schedule(schedule)) == schedule
+            schedules.apply(FrameType.SCHEDULE, number, body)
+        else:
+            due = some_number(rng) >> 2
+            data = DUE.pack(rng.randrange(9), due, due + rng.randrange(9), some_number(rng) >> 1)
+            data = mutate(rng, data, 1) if rng.random() < 0.2 else data
+            assert encode_due(*decode_due(data)) == data
+            schedules.apply(FrameType.DUE, number, data)
+    state = schedules.capture()
+    again = Schedules()
+    again.restore(state)
+    assert again.capture() == state
+    return "good"
+
+
+def _forged_ceilings(rng: Random) -> Outcome:
+    """Slots of any numbers, and bytes changed under checksums that are right or not."""
+    slots = {
+        rng.randrange(1, 9): Ceiling(*sorted((some_number(rng) >> 1, some_number(rng) >> 1))[::-1])
+        for _ in range(rng.randrange(5))
+    }
+    identity, boot = rng.randbytes(16), rng.randbytes(16)
+    head = encode_ceilings_header(identity, boot)
+    data = b"".join([head, *(encode_slot(id, one) for id, one in slots.items())]) + bytes(64)
+    if rng.random() < 0.6:
+        data = mutate(rng, data, 1)
+    if rng.random() < 0.3 and len(data) >= 64:
+        data = data[:56] + xxh3_64_intdigest(data[:56]).to_bytes(8, "little") + data[64:]
+    held = decode_ceilings(data)
+    for id, one in held.ceilings.items():
+        assert slots[id] == one, "a ceiling that was never written"
+    assert held.damaged or len(held.ceilings) == len(slots) or len(data) < 64 + 32 * len(slots) + 64
+    return "good"
+
+
 # --- the tests -------------------------------------------------------------------------------
 
 FORGED: dict[Check, float] = {
@@ -348,6 +492,9 @@ FORGED: dict[Check, float] = {
     _forged_offsets: 0.1,
     _forged_tier: 0.05,
     _forged_numbers: 0.05,
+    _forged_ceilings: 0.05,
+    _forged_route: 0.1,
+    _forged_schedule: 0.1,
 }
 
 
@@ -370,6 +517,8 @@ def test_random_bytes_decode_to_nothing_or_to_themselves(fuzz: Fuzz) -> None:
         decode_snapshot,
         lambda data: decode_snapshot(MAGIC + data),
         decode_topic,
+        decode_route,
+        decode_schedule,
         decode_delete,
         decode_tier,
     ]
@@ -379,6 +528,8 @@ def test_random_bytes_decode_to_nothing_or_to_themselves(fuzz: Fuzz) -> None:
         decode_checkpoint,
         decode_floor,
         decode_reserve,
+        decode_forward,
+        decode_due,
         lambda data: decode_delete(PREFIX.pack(len(data), 0) + data + bytes(-len(data) % 8)),
         lambda data: decode_tier(PREFIX.pack(len(data), 0) + data + bytes(-len(data) % 8)),
         lambda data: scan_index(lambda at, length: data[at : at + length], 1, len(data)),

@@ -41,20 +41,21 @@ def _manifest(rng: Random) -> Manifest:
     parts = [
         Part("append", rng.choice(("orders", "Grüße")), 0, 0, [_staged(rng), _staged(rng)]),
         Part("backlog", "", rng.randrange(1, 9), 0, [_staged(rng, first=10)]),
+        Part("upsert", "users", 0, 0, [_staged(rng)]),
     ]
-    return Manifest("query", rng.randrange(9), False, NOW, parts[: rng.randrange(1, 3)])
+    return Manifest("query", rng.randrange(9), False, NOW, parts[: rng.randrange(1, 4)])
 
 
 def _adoption(rng: Random) -> Adoption:
     parts = [
-        AdoptedPart(part.kind, 7, rng.randrange(99), NOW, part.segments)
+        AdoptedPart(part.adopted_kind, 7, rng.randrange(99), NOW, part.segments)
         for part in _manifest(rng).parts
     ]
     return Adoption("query", 3, True, parts)
 
 
 def _changed(rng: Random, plain: object) -> object:
-    """The same with one number, text or list replaced, somewhere in it."""
+    """Replace one number, text or list somewhere in it."""
     if isinstance(plain, dict) and plain:
         key = rng.choice(sorted(plain))
         return plain | {key: _changed(rng, plain[key])}
@@ -101,7 +102,7 @@ def test_a_forged_manifest_is_consistent_or_refused(fuzz: Fuzz) -> None:
 
 
 def test_a_forged_adoption_is_consistent_or_refused(fuzz: Fuzz) -> None:
-    """What it gives offsets to gets offsets that exist."""
+    """Staged records get offsets that exist."""
 
     def check(rng: Random) -> Outcome:
         adoption = decode_adoption(wrap(_forged(rng, _adoption(rng))))

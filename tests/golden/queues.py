@@ -7,8 +7,8 @@ from typing import Any
 
 from stratalog.format.names import store_path
 from stratalog.format.store import StoreFile, encode_store
+from stratalog.handles.store import Store
 from stratalog.options import StoreOptions
-from stratalog.store import Store
 from stratalog.testing import FakeDisk, ManualClock
 
 ROOT = "/store"
@@ -42,7 +42,7 @@ def work(store: Store, clock: ManualClock, turn: int) -> None:
 
 
 def expected(store: Store) -> dict[str, Any]:
-    """What a reader sees."""
+    """Collect what a reader sees."""
     queues = {}
     for name in store.queues():
         queue = store.queue(name)

@@ -85,7 +85,7 @@ def test_every_frame_says_what_it_did_and_is_written_the_same(root: Path) -> Non
 
 @each_directory
 def test_the_directory_opens_as_a_store(root: Path, tmp_path: Path) -> None:
-    """What was appended in batches comes back through the front door, and can be added to."""
+    """Records appended in batches come back through the front door, and can be added to."""
     shutil.copytree(root, tmp_path / "data")
     wanted: dict[int, dict[int, bytes | None]] = {}
     for frame in _expected(root)["frames"]:

@@ -18,9 +18,9 @@ from stratalog.format.frame import FrameType
 from stratalog.format.groups import decode_group, encode_group
 from stratalog.format.snapshot import decode_snapshot, encode_snapshot
 from stratalog.fs import PosixFileSystem
+from stratalog.handles.store import Store
 from stratalog.log.scan import frames
 from stratalog.options import StoreOptions
-from stratalog.store import Store
 from stratalog.testing import ManualClock
 from tests.golden.queues import expected, files
 
@@ -47,7 +47,7 @@ def _bodies(root: Path) -> Iterator[tuple[int, bytes]]:
 def test_a_golden_store_is_read_as_it_was_written(
     root: Path, tmp_path: Path, read_only: bool
 ) -> None:
-    """From its snapshot and the log behind it, by a writer and by a reader."""
+    """From its snapshot and the log after it, by a writer and by a reader."""
     shutil.copytree(root, tmp_path / "store")
     (tmp_path / "store" / "expected.json").unlink()
     wanted = _expected(root)
@@ -91,7 +91,7 @@ def test_golden_group_frames_are_written_as_they_were(root: Path) -> None:
 
 
 def test_the_newest_golden_store_is_what_would_be_made_now() -> None:
-    """The same calls come to the same, in files of the same names and sizes."""
+    """Repeated calls give the same result, in files of the same names and sizes."""
     root = ROOTS[-1]
     made = files()
     assert made["expected.json"] == (root / "expected.json").read_bytes()

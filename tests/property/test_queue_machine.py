@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from stratalog.dead import ORIGINAL_OFFSET
 from stratalog.errors import LeaseLostError
 from stratalog.format.control import decode_offsets
+from stratalog.handles.dead_letters import ORIGINAL_OFFSET
+from stratalog.handles.queue import Queue
+from stratalog.handles.store import Store
 from stratalog.model import Message
-from stratalog.queue import Queue
-from stratalog.store import Store
 from stratalog.testing import FakeDisk, ManualClock, MonitorFs
 from tests.crash.model import kill, open_store
 
@@ -110,7 +110,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.next_offset += len(values)
 
     def _settle_time(self) -> list[int]:
-        """What can be delivered now, in order; what has died or expired is taken out."""
+        """List what can be delivered now, in order; dead and expired messages are taken out."""
         now = self.clock.time_ns()
         ready = []
         for offset, model in list(self.messages.items()):
@@ -150,7 +150,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def ack(self, data: st.DataObject) -> None:
-        """Whoever has it last can, also when its time is up."""
+        """The last consumer can, also when its time is up."""
         if (chosen := self._some_held(data)) is None:
             return
         offset, model = chosen
@@ -207,7 +207,7 @@ class QueueMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.stale)
     @rule()
     def stale_ack(self) -> None:
-        """Whoever had it before cannot."""
+        """An earlier consumer cannot."""
         with pytest.raises(LeaseLostError):
             self.queue.ack(self.stale.pop())
 
@@ -231,14 +231,14 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(shards=st.integers(1, 3))
     def reopen(self, shards: int) -> None:
-        """A clean restart: nothing changes, and whoever has a message still has it."""
+        """A clean restart: nothing changes, and consumers still have their messages."""
         before = self._state()
         self.store.close()
         self._open(shards)
         assert self._state() == before, "replay comes to something else"
 
     def _state(self) -> tuple[object, ...]:
-        """What the group knows, as a snapshot would have it."""
+        """Return the group's state, as a snapshot would have it."""
         assert self.store._log is not None
         self.store.sync()
         engine = self.queue._engine
@@ -307,7 +307,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 class TakingMachine(QueueMachine):
-    """The same at most once: nothing is delivered twice."""
+    """With at most once, nothing is delivered twice."""
 
     delivery = "at_most_once"
 

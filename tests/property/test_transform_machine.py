@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from stratalog.errors import LeaseLostError
+from stratalog.handles.store import Store
 from stratalog.model import Message, Record
-from stratalog.store import Store
 from stratalog.testing import Crashed, FakeDisk, ManualClock, MonitorFs
 from tests.crash.model import kill, open_store
 
@@ -35,7 +35,7 @@ class TransformMachine(RuleBasedStateMachine):
         self.next_job = 0
         self.held: list[Message] = []
         self.stale: list[Message] = []
-        """Messages of which somebody else may have the lease by now."""
+        """Messages of which another consumer may have the lease by now."""
         self.done: set[bytes] = set()
         """Jobs whose result is durable."""
         self._open(shards)
@@ -64,7 +64,7 @@ class TransformMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def get(self, limit: int) -> None:
-        """Somebody takes some of it."""
+        """A consumer takes some of it."""
         self.held += self.jobs.get_many(limit)
 
     @precondition(lambda self: self.held)

@@ -69,7 +69,7 @@ class Cluster:
 def cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
     """A running cluster whose executors have what Stratalog needs, but not Stratalog."""
     directory.mkdir()
-    made = Cluster(directory, _python_without_stratalog(directory / "executors"))
+    made = Cluster(directory, python_without_stratalog(directory / "executors"))
     try:
         text = made.start("master.Master")
         found = re.search(r"spark://127\.0\.0\.1:\d+", text)
@@ -85,7 +85,7 @@ def cluster(directory: Path, workers: int = 2) -> Iterator[Cluster]:
             process.wait(30)
 
 
-def _python_without_stratalog(directory: Path) -> str:
+def python_without_stratalog(directory: Path) -> str:
     """An environment like ours, except that an editable install in ours is not seen from it."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
     [packages] = directory.glob("lib/python*/site-packages")

@@ -15,7 +15,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.nodeid:
             item.add_marker(pytest.mark.java)
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            if item.get_closest_marker("xdist_group") is None:
+                item.add_marker(pytest.mark.xdist_group("spark"))
             item.add_marker(pytest.mark.filterwarnings("default"))
 
 

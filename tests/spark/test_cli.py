@@ -48,7 +48,7 @@ def test_verify_says_what_verify_says(spark: Any, store: Path) -> None:
 
 
 def test_a_session_that_runs_is_used_and_left_running(spark: Any, store: Path) -> None:
-    """Whoever started it stops it; another master beside it is refused."""
+    """The caller that started it stops it; another master beside it is refused."""
     assert _run("verify", store, "--master", "local[2]").exit_code == 0
     assert spark.range(3).count() == 3
     done = _run("verify", store, "--master", "local[7]")
@@ -63,7 +63,7 @@ def _alone(store: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "stratalog.cli", "pipeline", "verify", str(store)]
     environment = dict(os.environ) | environment
     return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, env=environment, capture_output=True, text=True, timeout=600, check=False
     )
 
 

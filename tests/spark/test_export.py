@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,14 @@ from tests.conftest import OpenStore
 
 from stratalog.errors import DataLossError, LockedError, OptionError
 from stratalog.model import Record
-from stratalog.spark import dayfiles, jobs
-from stratalog.spark import export as export_module
-from stratalog.spark.lake import DirectoryLake, open_lake
-from stratalog.spark.ledger import ExportUnit, Ledger
+from stratalog.spark import jobs
+from stratalog.spark.jobs import day_files as dayfiles
+from stratalog.spark.jobs.destination import DirectoryLake, open_lake
+from stratalog.spark.jobs.ledger import ExportUnit, Ledger
+
+# The package has the function of that name.
+export_module = importlib.import_module("stratalog.spark.jobs.export")
+
 
 DAY = 86400 * 10**9
 START = 1_700_000_000 * 10**9
@@ -122,7 +127,7 @@ def _run_here(_: Any, function: Any, pieces: Any, *__: Any) -> list[Any]:
 
 @pytest.mark.usefixtures("small_units")
 def test_json_becomes_columns(spark: Any, tmp_path: Path, open_store: OpenStore) -> None:
-    """What cannot be read is kept in a column of its own, and counted."""
+    """A value that cannot be read is kept in a column of its own, and counted."""
     store = open_store(shards=1)
     _fill(store, 100)
     out = tmp_path / "out"

@@ -19,8 +19,9 @@ from tests.conftest import OpenStore
 import stratalog
 from stratalog.errors import NotAStoreError, OptionError
 from stratalog.model import Record
-from stratalog.spark import importing, jobs
-from stratalog.spark.staging import publish
+from stratalog.spark import jobs
+from stratalog.spark.jobs import import_rows as importing
+from stratalog.spark.jobs.stage_segments import publish
 
 
 def _records(store: Any, topic: str) -> list[Record]:
@@ -28,7 +29,7 @@ def _records(store: Any, topic: str) -> list[Record]:
 
 
 def test_whole_rows_become_json(spark: Any, tmp_path: Path, open_store: OpenStore) -> None:
-    """Of every format, by the name of the file; run again nothing comes twice."""
+    """Every format, by the name of the file; run again nothing comes twice."""
     store = open_store(shards=1)
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "day=1").mkdir()
@@ -76,10 +77,205 @@ def test_columns_become_what_they_are_said_to_be(
     ]
 
 
+# A time that was empty was null, sorted first, and became the time of the import; because times
+# never go back, every other row of the batch got it, too, and nothing said so. Text that was no
+# time ended the run in a stack of Java's, and a line that was no JSON became a record.
+_GOOD_ROWS = [("a", "2024-01-02T00:00:00Z"), ("b", "2024-01-01T00:00:00Z")]
+_BAD_TIMES = {
+    "without a time": None,
+    "with a time that cannot be read": "yesterday",
+    "with a time before 1970 or after 2230": "1969-12-31T23:59:59Z",
+}
+_FORMATS = ["csv", "tsv", "json", "parquet"]
+
+
+def _write_rows(path: Path, rows: list[tuple[str, str | None]]) -> None:
+    if path.suffix == ".parquet":
+        names, times = zip(*rows, strict=True)
+        pq.write_table(pa.table({"name": pa.array(names), "at": pa.array(times)}), path)
+    elif path.suffix == ".json":
+        path.write_text("".join(json.dumps({"name": n, "at": t}) + "\n" for n, t in rows))
+    else:
+        mark = "," if path.suffix == ".csv" else "\t"
+        path.write_text("".join(f"{n}{mark}{t or ''}\n" for n, t in [("name", "at"), *rows]))
+
+
+@pytest.mark.parametrize("ending", _FORMATS)
+def test_a_row_with_a_bad_time_is_refused_left_out_or_set_aside(
+    spark: Any, tmp_path: Path, open_store: OpenStore, ending: str
+) -> None:
+    """As it was asked for, counted by reason; the other rows keep their times, and come once."""
+    store = open_store(shards=1)
+    source = tmp_path / f"rows.{ending}"
+    bad = [(f"bad-{number}", time) for number, time in enumerate(_BAD_TIMES.values())]
+    _write_rows(source, [*bad, *_GOOD_ROWS])
+    settings: dict[str, Any] = {"value": "name", "timestamp": "at", "spark": spark}
+    with pytest.raises(OptionError, match=r"3 of 5 rows in .* cannot become records") as caught:
+        jobs.import_from(store.path, source, "events", **settings)
+    for reason in _BAD_TIMES:
+        assert f"1 {reason}" in str(caught.value)
+    assert "rows." in str(caught.value).partition("One of them: ")[2]
+    assert store.topics() == []
+    assert not list(Path(store.path).glob("incoming/*.seg"))
+
+    report = jobs.import_from(store.path, source, "events", bad_rows="aside", **settings)
+    assert (report.records, report.bad, report.without_time) == (2, 3, 0)
+    assert report.bad_reasons == dict.fromkeys(_BAD_TIMES, 1)
+    seconds = [(r.value, r.timestamp // 10**9) for r in _records(store, "events")]
+    assert seconds == [(b"b", 1_704_067_200), (b"a", 1_704_153_600)]
+    found = {r.headers["reason"].decode(): r for r in _records(store, "events.bad")}
+    assert set(found) == set(_BAD_TIMES)
+    for number, reason in enumerate(_BAD_TIMES):
+        assert json.loads(found[reason].value or b"")["name"] == f"bad-{number}"
+        assert found[reason].headers["file"].endswith(f"rows.{ending}".encode())
+
+    skipped = jobs.import_from(store.path, source, "others", bad_rows="skip", **settings)
+    assert (skipped.records, skipped.bad) == (2, 3)
+    assert sorted(store.topics()) == ["events", "events.bad", "others"]
+    assert jobs.import_from(store.path, source, "others", bad_rows="skip", **settings).bad == 0
+
+
+@pytest.mark.parametrize("ending", _FORMATS)
+def test_rows_without_a_time_may_have_the_time_of_the_import(
+    spark: Any, tmp_path: Path, open_store: OpenStore, ending: str
+) -> None:
+    """When requested: they alone, after those that have a time, and counted."""
+    store = open_store(shards=1)
+    source = tmp_path / f"rows.{ending}"
+    _write_rows(source, [("untimed", None), *_GOOD_ROWS])
+    began = time.time_ns()
+    report = jobs.import_from(
+        store.path, source, "events", value="name", timestamp="at", without_time="now", spark=spark
+    )
+    assert (report.records, report.bad, report.without_time) == (3, 0, 1)
+    first, second, third = _records(store, "events")
+    assert [first.value, second.value, third.value] == [b"b", b"a", b"untimed"]
+    assert second.timestamp // 10**9 == 1_704_153_600
+    assert third.timestamp >= began
+
+
+@pytest.mark.parametrize("ending", _FORMATS)
+def test_rows_older_than_the_topic_are_counted(
+    spark: Any, tmp_path: Path, open_store: OpenStore, ending: str
+) -> None:
+    """They get the time of its newest record, and the report says how many did."""
+    store = open_store(shards=1)
+    store.topic("events").append(b"now")
+    source = tmp_path / f"rows.{ending}"
+    _write_rows(source, [*_GOOD_ROWS, ("later", "2200-01-01T00:00:00Z")])
+    report = jobs.import_from(
+        store.path, source, "events", value="name", timestamp="at", spark=spark
+    )
+    assert (report.records, report.late) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("rows.csv", "id,name\n1,ada\n2\n3,bob,and more\n"),
+        ("rows.tsv", "id\tname\n1\tada\n2\n3\tbob\tand more\n"),
+        ("rows.json", '{"id": 1, "name": "ada"}\n{"id": 2, "na\nnot JSON at all\n'),
+    ],
+)
+def test_a_row_that_cannot_be_parsed_is_never_a_record(
+    spark: Any, tmp_path: Path, open_store: OpenStore, name: str, text: str
+) -> None:
+    """It is refused, left out and counted, or set aside as the text that it is."""
+    store = open_store(shards=1)
+    source = tmp_path / name
+    source.write_text(text)
+    with pytest.raises(OptionError, match="2 could not be parsed"):
+        jobs.import_from(store.path, source, "people", spark=spark)
+    report = jobs.import_from(store.path, source, "people", bad_rows="aside", spark=spark)
+    assert (report.records, report.bad_reasons) == (1, {"could not be parsed": 2})
+    (good,) = _records(store, "people")
+    assert json.loads(good.value or b"") == {"id": 1, "name": "ada"}
+    texts = sorted((r.value or b"").decode() for r in _records(store, "people.bad"))
+    assert texts == sorted(text.splitlines()[-2:])
+
+
+def test_a_mended_file_is_imported_by_the_next_run(
+    spark: Any, tmp_path: Path, open_store: OpenStore
+) -> None:
+    """A refusal leaves nothing that stands in the way."""
+    store = open_store(shards=1)
+    source = tmp_path / "rows.csv"
+    source.write_text("name,at\nada,2024-01-01\nbob,\n")
+    settings: dict[str, Any] = {"value": "name", "timestamp": "at", "spark": spark}
+    with pytest.raises(OptionError, match="1 without a time"):
+        jobs.import_from(store.path, source, "people", **settings)
+    source.write_text("name,at\nada,2024-01-01\nbob,2024-01-02\n")
+    assert jobs.import_from(store.path, source, "people", **settings).records == 2
+    assert store.topic("people").read_values() == [b"ada", b"bob"]
+
+
+def test_numbers_beside_text_are_times_still(
+    spark: Any, tmp_path: Path, open_store: OpenStore
+) -> None:
+    """One row that is no number makes a column of seconds one of text: it alone is bad."""
+    store = open_store(shards=1)
+    source = tmp_path / "rows.csv"
+    source.write_text("name,at\nada,1700000001\nbob,soon\ncy,1700000002000\n")
+    report = jobs.import_from(
+        store.path, source, "people", value="name", timestamp="at", bad_rows="skip", spark=spark
+    )
+    assert (report.records, report.bad) == (2, 1)
+    assert [r.timestamp // 10**9 for r in _records(store, "people")] == [1700000001, 1700000002]
+
+
+@pytest.mark.parametrize("ending", _FORMATS)
+def test_a_row_larger_than_a_record_may_be_is_bad(
+    spark: Any,
+    tmp_path: Path,
+    open_store: OpenStore,
+    monkeypatch: pytest.MonkeyPatch,
+    ending: str,
+) -> None:
+    """The limit is the store's own; the row is set aside, cut, or left out."""
+    monkeypatch.setenv("STRATALOG_RECORD_BYTES_MAX", "20000")
+    store = open_store(shards=1)
+    source = tmp_path / f"rows.{ending}"
+    _write_rows(source, [("x" * 30_000, "2024-01-01"), ("small", "2024-01-01")])
+    report = jobs.import_from(
+        store.path, source, "events", value="name", bad_rows="aside", spark=spark
+    )
+    assert (report.records, report.bad_reasons) == (1, {"too large": 1})
+    assert store.topic("events").read_values() == [b"small"]
+    (kept,) = _records(store, "events.bad")
+    assert 10_000 < len(kept.value or b"") <= 20_000
+
+
+def test_files_that_cannot_be_read_are_said(
+    spark: Any, tmp_path: Path, open_store: OpenStore
+) -> None:
+    """A file that is no Parquet, and columns in another order, are an error in one sentence."""
+    store = open_store(shards=1)
+    for name in ("csv", "parquet"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "csv" / "1.csv").write_text("id,name\n1,ada\n")
+    (tmp_path / "csv" / "2.csv").write_text("name,id\nbob,2\n")
+    with pytest.raises(OptionError, match=r"cannot read .*csv: .*header") as caught:
+        jobs.import_from(store.path, tmp_path / "csv", "x", format="csv", spark=spark)
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "parquet" / "1.parquet")
+    (tmp_path / "parquet" / "2.parquet").write_bytes(b"PAR1 no more than that PAR1")
+    with pytest.raises(OptionError, match=r"cannot read .*parquet") as other:
+        jobs.import_from(store.path, tmp_path / "parquet", "x", format="parquet", spark=spark)
+    for error in (caught, other):
+        assert "\n" not in str(error.value)
+        assert len(str(error.value)) < 600
+    (tmp_path / "rows.json").write_text('{"at": {"x": 1}}\n')
+    with pytest.raises(OptionError, match="is no time"):
+        jobs.import_from(store.path, tmp_path / "rows.json", "x", timestamp="at", spark=spark)
+    (tmp_path / "none.json").write_text("this\nis a poem\n")
+    with pytest.raises(OptionError, match="no row could be parsed: is this json"):
+        jobs.import_from(store.path, tmp_path / "none.json", "x", spark=spark)
+    assert store.topics() == []
+
+
 def test_what_was_adopted_is_not_adopted_again(
     spark: Any, tmp_path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cut behind the adoption, before Spark could note it: the batch comes again, and is known."""
+    """Cut after the adoption, before Spark could note it: the batch comes again, and is known."""
     store = open_store(shards=1)
     (tmp_path / "in").mkdir()
     for number in range(3):
@@ -106,8 +302,9 @@ def test_what_was_adopted_is_not_adopted_again(
 
 _KILLED = """
 import sys
-from stratalog.spark import importing, jobs
-from stratalog.spark.staging import publish
+from stratalog.spark import jobs
+from stratalog.spark.jobs import import_rows as importing
+from stratalog.spark.jobs.stage_segments import publish
 importing._FILES_PER_BATCH = 1
 jobs.import_from(sys.argv[1], sys.argv[2], "numbers", format="json", master="local[2]")
 """
@@ -127,7 +324,7 @@ def test_a_killed_import_is_finished_by_the_next(spark: Any, tmp_path: Path) -> 
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        deadline = time.monotonic() + 150
+        deadline = time.monotonic() + 600
         with stratalog.open(tmp_path / "data", read_only=True) as store:
             while "numbers" not in store.topics() or len(store.topic("numbers")) < 300:
                 assert process.poll() is None, "it was done before it was killed"

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import stratalog
+from stratalog.errors import OptionError
+from stratalog.spark.jobs.pipeline_file import load_pipeline
 
 PIPELINE = '''\
 [sources.numbers]
@@ -41,6 +43,28 @@ from = "large"
 format = "parquet"
 path = "out"
 '''
+
+
+SHARED = """\
+[sources.ticks]
+topic = "ticks"
+path = "data"
+options = { startingOffsets = "earliest" }
+
+[sources.numbers]
+topic = "numbers"
+path = "data"
+stream = false
+
+[steps.both]
+python = "steps.py:both"
+inputs = ["ticks", "numbers"]
+
+[sinks.out]
+from = "both"
+format = "parquet"
+path = "out"
+"""
 
 
 @pytest.fixture
@@ -107,6 +131,93 @@ def test_the_pipeline_of_the_documents_runs(tmp_path: Path) -> None:
     assert sorted(pa.concat_tables(found)["total"].to_pylist()) == [99, 100]
 
 
+VIEWS = '''\
+[sources.logins]
+topic = "logins"
+path = "data"
+options = { startingOffsets = "earliest" }
+
+[sources.users]
+table = "users"
+path = "data"
+
+[sources.load]
+series = "cpu"
+path = "data"
+
+[sources.waiting]
+queue = "jobs"
+path = "data"
+
+[steps.known]
+sql = """
+SELECT CAST(users.key AS STRING) AS key,
+       concat(CAST(users.value AS STRING), ' ', load.fields.user, ' ', waiting.state) AS value
+FROM STREAM(logins) JOIN users ON users.key = logins.key CROSS JOIN load CROSS JOIN waiting"""
+
+[sinks.seen]
+from = "known"
+table = "seen"
+path = "data"
+'''
+
+
+def test_tables_series_and_queues_are_sources_and_a_table_is_a_sink(tmp_path: Path) -> None:
+    """The sources are read whole, as of the run; the sink is changed by key."""
+    (tmp_path / "views.toml").write_text(VIEWS)
+    with stratalog.open(tmp_path / "data") as store:
+        users = store.table("users")
+        users.put("ada", b"admin")
+        users.put("ada", b"owner")
+        users.put("eve", b"guest")
+        store.series("cpu").write({"user": 72.5}, tags={"host": "a"})
+        store.queue("jobs").put(b"x")
+        for key in (b"ada", b"bob"):
+            store.topic("logins").append(b"login", key=key)
+    done = run(tmp_path / "views.toml")
+    assert done.returncode == 0, done.stderr
+    with stratalog.open(tmp_path / "data", read_only=True) as store:
+        assert dict(store.table("seen")) == {"ada": b"owner 72.5 waiting"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ('table = "users"', 'table = "users"\nstream = true', "line 8: a table is read whole"),
+        ('table = "users"', 'table = "users"\ntopic = "a"', "give one of topic and table"),
+        ('table = "users"\npath = "data"', 'table = "users"', "line 6: a table needs its path"),
+        ('table = "seen"', 'series = "seen"', "unknown key 'series'"),
+        ('table = "seen"', 'table = "seen"\nformat = "csv"', "leave format out"),
+    ],
+)
+def test_a_view_that_cannot_be_is_told_with_its_line(old: str, new: str, reason: str) -> None:
+    """Before Spark runs."""
+    assert old in VIEWS
+    with pytest.raises(OptionError, match=reason):
+        load_pipeline("views.toml", VIEWS.replace(old, new))
+
+
+def test_a_topic_that_two_parts_of_a_step_share_is_read_whole_by_both(tmp_path: Path) -> None:
+    """The filter of the first part once narrowed the second: 10 of 20 rows came out, and no error.
+
+    The filters were pushed into the source, of which Spark keeps one plan.
+    """
+    (tmp_path / "both.toml").write_text(SHARED)
+    (tmp_path / "steps.py").write_text(
+        "def both(ticks, numbers):\n"
+        "    ends = numbers.where('offset < 10').union(numbers.where('offset >= 990'))\n"
+        "    return ticks.select('key').crossJoin(ends.select('offset'))\n"
+    )
+    with stratalog.open(tmp_path / "data") as store:
+        store.topic("ticks").append(b"one")
+        store.topic("numbers").append_many([b"%d" % n for n in range(1000)])
+    done = run(tmp_path / "both.toml")
+    assert done.returncode == 0, done.stderr
+    found = [pq.read_table(file) for file in (tmp_path / "out").glob("*.parquet")]
+    offsets = pa.concat_tables(found)["offset"].to_pylist()
+    assert sorted(offsets) == [*range(10), *range(990, 1000)]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
@@ -125,3 +236,57 @@ def test_what_spark_cannot_make_sense_of_is_refused_by_line(
     assert result.stderr.startswith(f"error: {file}, line {line}: step ")
     assert says in result.stderr
     assert not (project / "out").exists()
+
+
+_FROM_TOPIC = """\
+[sources.orders]
+topic = "orders"
+path = "data"
+
+[steps.large]
+python = "steps.py:large"
+inputs = ["orders"]
+
+[sinks.copy]
+from = "large"
+topic = "copy"
+path = "data"
+"""
+
+
+# A missing CSV and a step that returned nothing ended in a traceback; a topic that was misspelt
+# passed a dry run, and was found by the run itself.
+@pytest.mark.parametrize(
+    ("text", "steps", "argument", "line", "says"),
+    [
+        (PIPELINE.replace("names.csv", "nmaes.csv"), "joined", "--dry-run", 6, "nmaes.csv"),
+        (PIPELINE, "None", "--dry-run", 18, "returns nothing: a step returns a DataFrame"),
+        (_FROM_TOPIC.replace('"orders"\npath', '"ordres"\npath'), "x", "--dry-run", 1, "'ordres'"),
+        (_FROM_TOPIC.replace('"orders"\npath', '"ordres"\npath'), "x", "--json", 1, "'ordres'"),
+        (_FROM_TOPIC.replace('"data"\n\n[steps', '"dtaa"\n\n[steps'), "x", "--json", 1, "dtaa"),
+        (_FROM_TOPIC + 'options = { topik = "x" }\n', "x", "--dry-run", 9, "'topic'"),
+        (_FROM_TOPIC.replace('path = "data"\n\n[steps', 'path = "numbers"\n\n[steps'), "x",
+         "--dry-run", 1, "not a Stratalog store"),
+        (_FROM_TOPIC.removesuffix('"data"\n') + '"numbers"\n', "x", "--dry-run", 9, "not empty"),
+    ],
+)  # fmt: skip
+def test_what_a_pipeline_cannot_read_is_refused_by_line(
+    tmp_path: Path, text: str, steps: str, argument: str, line: int, says: str
+) -> None:
+    """In one sentence, by a dry run as by a run, and nothing is written."""
+    with stratalog.open(tmp_path / "data", shards=1) as store:
+        store.topic("orders").append(b"x")
+    (tmp_path / "numbers").mkdir()
+    add_numbers(tmp_path, 0, 10)
+    (tmp_path / "names.csv").write_text("k,name\n0,zero\n1,one\n")
+    (tmp_path / "steps.py").write_text(f"def large(joined):\n    return {steps}\n")
+    file = tmp_path / "flow.toml"
+    file.write_text(text)
+    result = run(file, argument)
+    assert (result.returncode, result.stdout) == (2, ""), result.stderr
+    (message,) = result.stderr.splitlines()
+    assert message.startswith(f"error: {file}, line {line}: ")
+    assert says in message
+    assert not (tmp_path / "out").exists()
+    with stratalog.open(tmp_path / "data", read_only=True) as store:
+        assert store.topics() == ["orders"]

@@ -23,12 +23,12 @@ from stratalog.errors import (
     OptionError,
     UnknownTopicError,
 )
+from stratalog.handles.store import Store
 from stratalog.model import Record
-from stratalog.spark.columns import check_schema
-from stratalog.spark.options import ReadOptions
-from stratalog.spark.pieces import PieceReader
-from stratalog.spark.plan import tasks_wanted
-from stratalog.store import Store
+from stratalog.spark.source.columns import check_schema
+from stratalog.spark.source.plan import tasks_wanted
+from stratalog.spark.source.read_options import ReadOptions
+from stratalog.spark.source.read_task import PieceReader
 
 
 @pytest.fixture
@@ -96,6 +96,24 @@ def test_a_range_is_what_it_says(
             tasks(store.path, "t", **options)
         return
     assert read_offsets(store.path, "t", **options) == list(range(first, end))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"maxBytesPerTrigger": "much"}, "must be bytes"),
+        ({"minOffsetsPerTrigger": "0"}, "must be a whole number above 0"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "no micro-batch can be both"),
+        ({"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "such as 500ms"),
+        ({"maxTriggerDelay": "1s"}, "give that, too"),
+    ],
+)
+def test_options_of_streams_that_make_no_sense_are_refused(
+    options: dict[str, str], message: str
+) -> None:
+    """Before the query starts."""
+    with pytest.raises(OptionError, match=message):
+        ReadOptions.parse({"path": "data", "topic": "t"} | options, is_stream=True)
 
 
 @pytest.mark.parametrize(
@@ -255,15 +273,6 @@ def test_what_was_planned_is_read_wherever_it_is_by_now(
     assert rows(run(made)) == wanted
 
 
-def test_a_rewritten_segment_has_what_is_left(store: Store) -> None:
-    """Deleted since it was planned: there or not, as the rewrite comes before or after."""
-    made = tasks(store.path, "t")
-    store.topic("t").delete(offsets=list(range(0, 100, 2)))
-    assert store.compact().bytes_freed
-    found = run(made)["offset"].to_pylist()
-    assert found == [*range(1, 100, 2), *range(100, 250)]
-
-
 def test_records_that_went_meanwhile_are_a_loss_or_a_gap(open_store: OpenStore) -> None:
     """As `failOnDataLoss` says; records that were deleted are neither."""
     store = open_store(background=False)
@@ -385,7 +394,7 @@ def test_expired_records_are_left_out_and_no_loss(open_store: OpenStore) -> None
 
 
 def test_damage_is_an_error_with_a_place_or_not_looked_at(store: Store) -> None:
-    """A damaged batch is never given out, unless nobody wants it verified."""
+    """A damaged batch is never given out, unless verification is turned off."""
     sealed = sorted(Path(store.path).glob("topics/*/*.seg"))[1]
     data = bytearray(sealed.read_bytes())
     data[200] ^= 1

@@ -14,7 +14,7 @@ from stratalog.spark import queue
 def test_every_message_that_is_left_is_there_once(spark: Any, open_store: OpenStore) -> None:
     """Waiting, delayed, pending and given back; from segments and from the log."""
     store = open_store(background=False)
-    jobs = store.queue("jobs")
+    jobs = store.queue("jobs", lease=3600)
     for number in range(6):
         jobs.put(b"%d" % number)
     jobs.ack(*jobs.get_many(2))  # 0 and 1

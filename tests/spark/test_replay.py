@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from tests.conftest import OpenStore
 from stratalog.errors import OptionError, UnknownTopicError, WrongTypeError
 from stratalog.model import Record
 from stratalog.spark import jobs
-from stratalog.spark import replay as replay_module
-from stratalog.spark.staging import publish
+from stratalog.spark.jobs.stage_segments import publish
+
+# The package has the function of that name.
+replay_module = importlib.import_module("stratalog.spark.jobs.replay")
 
 
 def double(record: Record) -> Any:
@@ -69,7 +72,7 @@ def test_a_topic_goes_through_a_function_once(spark: Any, open_store: OpenStore)
 def test_one_that_is_cut_short_goes_on(
     spark: Any, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between any two of its chunks, before and behind the moment that a chunk is adopted."""
+    """Between any two of its chunks, before and after the moment that a chunk is adopted."""
     monkeypatch.setattr(replay_module, "_CHUNK_BYTES", 1)
     monkeypatch.setattr(replay_module, "_UNIT_BYTES_MIN", 1)
     monkeypatch.setattr(replay_module, "_UNIT_BYTES_MAX", 300)
@@ -126,12 +129,12 @@ def test_a_function_is_found_by_its_name(
     """In the working directory; executors need not have it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (tmp_path / "my_steps.py").write_text("def shout(record):\n    return record.value.upper()\n")
+    (tmp_path / "loud_steps.py").write_text("def shout(record):\n    return record.value.upper()\n")
     store = open_store(shards=1)
     store.topic("words").append_many([b"one", b"two"])
-    jobs.replay(store.path, "words", "loud", "my_steps:shout", spark=spark)
+    jobs.replay(store.path, "words", "loud", "loud_steps:shout", spark=spark)
     assert store.topic("loud").read_values() == [b"ONE", b"TWO"]
-    for text in ("my_steps", "no_such_module:x", "my_steps:whisper"):
+    for text in ("loud_steps", "no_such_module:x", "loud_steps:whisper"):
         with pytest.raises(OptionError, match="function"):
             jobs.replay(store.path, "words", "x", text, spark=spark)
 

@@ -15,7 +15,7 @@ from tests.conftest import OpenStore
 from stratalog.errors import NotAStoreError, UnknownTopicError
 from stratalog.model import Record
 from stratalog.spark import jobs
-from stratalog.spark.outline import StoreReport
+from stratalog.spark.jobs.outline import StoreReport
 
 SECOND = 10**9
 START = 1_700_000_000 * SECOND
@@ -41,13 +41,13 @@ def _fill(store: Any) -> list[Record]:
     store.checkpoint()
     for record in records[2500:]:
         orders.append_many([record])
-    gone = {5, 6, 7, 700, 2999}
-    orders.delete(offsets=sorted(gone))
+    orders.delete(offsets=[5, 6, 7, 700])
     limited = store.create_topic("limited", segment_records=10, retention_records=20)
     limited.append_many([b"\xff\x00"] * 95)
     store.compact()
+    orders.delete(offsets=[2999])
     store.create_topic("empty")
-    return [record for n, record in enumerate(records) if n not in gone]
+    return [record for n, record in enumerate(records) if n not in {5, 6, 7, 700, 2999}]
 
 
 def test_numbers_are_those_of_the_records(spark: Any, open_store: OpenStore) -> None:
@@ -106,6 +106,21 @@ def test_groups_tell_how_far_they_are_behind(
     assert (groups["audit"].mode, groups["audit"].lag, groups["audit"].seconds) == ("stream", 10, 9)
     assert [(group.name, group.lag) for group in by_name["jobs"].groups] == [("", 1)]
     assert "billing" in output.read_text()
+
+
+def test_tables_and_series_are_told_apart(spark: Any, open_store: OpenStore) -> None:
+    """A table by its living keys, a series by its sets of tags and its points."""
+    store = open_store()
+    users = store.table("users")
+    users.put_many({"ada": b"1", "bob": b"2", "eve": b"3"})
+    users.put("ada", b"4")
+    users.delete("bob")
+    cpu = store.series("cpu")
+    cpu.write_many([1, 2, 3, 4], {"user": [1.0, 2.0, 3.0, 4.0]}, tags={"host": list("aabb")})
+    found = {topic.name: topic for topic in jobs.report(store.path, spark=spark).topics}
+    assert (found["users"].kind, found["users"].living, found["users"].points) == ("table", 2, None)
+    assert (found["cpu"].kind, found["cpu"].series, found["cpu"].points) == ("series", 2, 4)
+    assert found["cpu"].living is None
 
 
 def test_topics_are_chosen(spark: Any, open_store: OpenStore) -> None:

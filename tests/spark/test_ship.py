@@ -15,9 +15,9 @@ from pyspark.sql.types import BinaryType, StructType
 from tests.conftest import OpenStore
 from tests.spark.frames import pickled, reader
 
-from stratalog.spark import work
-from stratalog.spark.ship import send_package, settle
-from stratalog.spark.sink import batch_writer
+from stratalog.spark.jobs import work
+from stratalog.spark.ship import freeze_modules, send_package
+from stratalog.spark.source.sink import batch_writer
 
 LIBRARIES = Path(pyspark.__file__).parent.parent
 
@@ -78,7 +78,7 @@ def test_writers_travel_the_same_way(tmp_path: Path) -> None:
 
 
 def test_workers_do_not_look_through_what_is_loaded_after_every_task(spark: Any) -> None:
-    """What our tasks load is left out; in a process that is no worker nothing is changed."""
+    """Modules that our tasks load are frozen; a process that is no worker is left unchanged."""
 
     def look(_: int) -> tuple[int, int]:
         import gc
@@ -92,5 +92,5 @@ def test_workers_do_not_look_through_what_is_loaded_after_every_task(spark: Any)
         assert others * 4 < settled
 
     before = gc.get_freeze_count()
-    settle()
+    freeze_modules()
     assert gc.get_freeze_count() == before

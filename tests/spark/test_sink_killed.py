@@ -31,14 +31,14 @@ def start(errors: Path, *arguments: Path) -> subprocess.Popen[bytes]:
 
 
 def copied(path: Path) -> dict[str, list[bytes | None]]:
-    """What the target holds, whoever writes it."""
+    """Read what the target holds, whichever process writes it."""
     with stratalog.open(path, read_only=True) as store:
         return {name: store.topic(name).read_values() for name in store.topics()}
 
 
 def wait_for(driver: subprocess.Popen[bytes], target: Path, count: int) -> bool:
     """Return once so many records were copied; False if the driver came to its end before."""
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 600
     while sum(map(len, copied(target).values())) < count:
         if driver.poll() is not None:
             return False
@@ -64,7 +64,7 @@ def test_a_stream_that_is_killed_again_and_again_writes_every_record_once(tmp_pa
             if not wait_for(driver, target, have + rng.randrange(1, 150)):
                 assert driver.returncode == 0, errors.read_text()
                 break
-            time.sleep(rng.random() * 0.4)  # anywhere in the batch behind it
+            time.sleep(rng.random() * 0.4)  # anywhere in the batch after it
         finally:
             if driver.poll() is None:
                 os.killpg(driver.pid, signal.SIGKILL)

@@ -28,7 +28,13 @@ def test_every_example_runs(
         with stratalog.open("data") as store:
             store.topic("orders").append_many([b"1", stratalog.Record(value=b"2", key=b"k")])
     text = "\n".join(blocks)
-    for place in ("data", "copy", "copy-checkpoint", "state"):  # Spark's processes are elsewhere
+    for place in (
+        "data",
+        "copy",
+        "copy-checkpoint",
+        "state",
+        "state-of-logins",
+    ):  # Spark's processes are elsewhere
         text = text.replace(f'"{place}"', repr(str(tmp_path / place)))
     names: dict[str, Any] = {"spark": spark}
     exec(compile(text, str(page), "exec"), names)
@@ -38,6 +44,6 @@ def test_every_example_runs(
         assert names["clean"](stratalog.Record(value=b" 1 ")) == b"1"
     clean_values = {"README.md": [b"2"], "docs/spark-writing.md": [b"0", b"2"]}
     if name in clean_values:
-        names["query"].awaitTermination()
+        assert names["query"].awaitTermination(120), "the query of the page never ends"
         with stratalog.open("data", read_only=True) as store:
             assert store.topic("orders-clean").read_values() == clean_values[name]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.datasource import CaseInsensitiveDict
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from tests.conftest import OpenStore
 from tests.spark.frames import pickled, run
 
@@ -19,11 +19,11 @@ from stratalog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicError,
 )
+from stratalog.handles.store import Store
 from stratalog.model import Record
-from stratalog.spark.columns import default_schema
-from stratalog.spark.source import StratalogSource
-from stratalog.spark.stream import StreamReader
-from stratalog.store import Store
+from stratalog.spark.source.columns import default_schema
+from stratalog.spark.source.data_source import StratalogSource
+from stratalog.spark.source.stream import StreamReader
 
 ALL = ReadAllAvailable()
 
@@ -47,7 +47,7 @@ def step(reader: StreamReader, start: dict[str, Any], limit: Any = ALL) -> Any:
 
 
 def positions(offsets: dict[str, Any]) -> dict[str, int]:
-    """Of the topics alone."""
+    """Keep the offsets of the topics alone."""
     return {name: place for name, place in offsets.items() if name}
 
 
@@ -188,6 +188,70 @@ def test_a_limit_is_shared_by_the_topics(open_store: OpenStore) -> None:
     assert len({name for name, _ in seen}) > 1
 
 
+def test_a_limit_of_bytes_is_shared_by_the_topics(open_store: OpenStore) -> None:
+    """A batch at least and about as many bytes at most, and every record once."""
+    store = open_store(background=False)
+    for name, count in (("a", 40), ("b", 10)):
+        for _ in range(count):
+            store.topic(name).append_many([bytes(100)] * 10)
+    reader = follow(store.path, "*", startingOffsets="earliest", maxBytesPerTrigger="8k")
+    limit = reader.getDefaultReadLimit()
+    assert limit == ReadMaxBytes(8 << 10)
+    offsets, seen, batches = reader.initialOffset(), [], 0
+    while True:
+        found, offsets = step(reader, offsets, limit)
+        if not found:
+            break
+        assert len(found) <= 90  # 8 KiB, and a batch of ten more
+        seen += found
+        batches += 1
+    assert len(seen) == len(set(seen)) == 500
+    assert batches < 12
+    one = follow(store.path, "*", startingOffsets="earliest", maxBytesPerTrigger="1")
+    found, _ = step(one, one.initialOffset(), one.getDefaultReadLimit())
+    assert len(found) == 10
+    everything, _ = step(reader, reader.initialOffset(), ALL)  # as for a trigger of one batch
+    assert len(everything) == 500
+
+
+def test_a_query_waits_for_as_much_as_it_was_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first micro-batch comes at once, later ones when there is enough, or it took long."""
+    now = [0.0]
+    monkeypatch.setattr(StreamReader, "_seconds", staticmethod(lambda: now[0]))
+    wanted = {"startingOffsets": "earliest", "minOffsetsPerTrigger": 5, "maxTriggerDelay": "30s"}
+    reader = follow(store.path, "t", **wanted)
+    limit = reader.getDefaultReadLimit()
+    found, end = step(reader, reader.initialOffset(), limit)
+    assert len(found) == 7
+    store.topic("t").append_many([b"x"] * 4)
+    assert step(reader, end, limit) == ([], end)
+    store.topic("t").append(b"x")
+    found, end = step(reader, end, limit)
+    assert len(found) == 5
+    store.topic("t").append(b"x")
+    now[0] = 29.0
+    assert step(reader, end, limit) == ([], end)
+    now[0] = 30.0
+    found, end = step(reader, end, limit)
+    assert len(found) == 1
+    store.topic("t").append(b"x")
+    reader.prepareForTriggerAvailableNow()  # then there is nothing to wait for
+    assert len(step(reader, end, limit)[0]) == 1
+
+
+def test_progress_says_how_much_is_left(store: Store) -> None:
+    """Covers every topic, as of the newest micro-batch."""
+    reader = follow(store.path, "t", startingOffsets="earliest", maxOffsetsPerTrigger=3)
+    reader.latestOffset(reader.initialOffset(), ReadMaxRows(3))
+    store.topic("t").append_many([b"x"] * 4)
+    report = reader.reportLatestOffset()
+    assert report is not None
+    assert report["t"] == 11
+    assert report[""]["lag"] == {"t": 8}
+
+
 def test_what_comes_later_is_not_available_now(store: Store) -> None:
     """Neither records nor topics."""
     reader = follow(store.path, "*", startingOffsets="earliest")
@@ -258,6 +322,47 @@ def test_a_topic_that_was_dropped_is_noticed(store: Store) -> None:
     with pytest.raises(UnknownTopicError, match="'t' was dropped and made again"):
         strict.latestOffset(start, ALL)
     assert step(lax, end)[0] == [("t", 0)]
+
+
+# A topic that was given by name, not by a pattern, was looked for again with every batch: the query
+# ended when it was dropped, whatever failOnDataLoss said.
+@pytest.mark.parametrize("topics", ["t,u", "t", "*", '["t", "u"]'])
+def test_a_query_that_may_lose_data_survives_a_dropped_topic(store: Store, topics: str) -> None:
+    """It goes on with the others, and reads the topic from its first record when it comes again."""
+    store.topic("u").append(b"u")
+    lax = follow(store.path, topics, startingOffsets="earliest", failOnDataLoss="false")
+    found, end = step(lax, lax.initialOffset())
+    assert ("t", 6) in found
+    store.drop_topic("t")
+    for _ in range(3):  # the offsets of the first know it, those of the others do not
+        assert lax.reportLatestOffset() is not None
+        lax.prepareForTriggerAvailableNow()
+        nothing, end = step(lax, end)
+        assert nothing == []
+    lax = follow(store.path, topics, startingOffsets="earliest", failOnDataLoss="false")
+    store.topic("t").append_many([b"again", b"and again"])
+    found, _ = step(lax, end)
+    assert found == [("t", 0), ("t", 1)]
+
+
+def test_a_query_that_may_lose_data_survives_a_topic_made_again(store: Store) -> None:
+    """Between two of its batches, and between the plan of one and its reading."""
+    lax = follow(store.path, "t", startingOffsets="earliest", failOnDataLoss="false")
+    start = lax.initialOffset()
+    end = lax.latestOffset(start, ALL)
+    store.drop_topic("t")
+    store.topic("t").append_many([b"again"] * 20)
+    assert run([part.value for part in lax.partitions(start, end)]).num_rows == 0
+    found, end = step(lax, end)
+    assert found == [("t", n) for n in range(20)]
+    assert step(lax, end)[0] == []
+
+
+def test_a_new_query_of_a_topic_that_is_not_there_is_an_error(store: Store) -> None:
+    """Whether or not it may lose data: it is a name that was misspelt."""
+    for option in ("true", "false"):
+        with pytest.raises(UnknownTopicError, match="'tt'"):
+            follow(store.path, "tt", failOnDataLoss=option).initialOffset()
 
 
 def test_a_micro_batch_is_planned_again_as_it_was(store: Store) -> None:

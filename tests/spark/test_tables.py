@@ -13,7 +13,7 @@ from tests.spark.test_export import _fill
 
 from stratalog.errors import OptionError
 from stratalog.spark import jobs
-from stratalog.spark.ledger import Ledger
+from stratalog.spark.jobs.ledger import Ledger
 
 
 def _needs(package: str) -> pytest.MarkDecorator:
@@ -49,7 +49,7 @@ def _rows(format: str, out: Path) -> list[dict[str, Any]]:
 def test_a_table_has_every_record_once(
     spark: Any, tmp_path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, format: str
 ) -> None:
-    """Round by round, and when one was cut short behind the table's own commit."""
+    """Round by round, and when one was interrupted after the table's own commit."""
     store = open_store(shards=1)
     _fill(store, 100)
     _fill(store, 10, "a/b c%")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +20,11 @@ import stratalog
 from stratalog.errors import NotAStoreError, StorageError, UnsupportedVersionError
 from stratalog.segments.checkpoint import seal
 from stratalog.spark import jobs
-from stratalog.spark import verify as verify_module
-from stratalog.spark.work import WorkError, pack, run
+from stratalog.spark.jobs.work import WorkError, pack, run
 from stratalog.tools.report import Report
+
+# The package has the function of that name.
+verify_module = importlib.import_module("stratalog.spark.jobs.verify")
 
 
 def _write(image: Image, directory: Path) -> Path:
@@ -122,7 +125,7 @@ def test_errors_are_those_of_verify(spark: Any, tmp_path: Path) -> None:
 def test_executors_that_do_not_see_the_store_are_told_apart(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is here and not there: nobody moved it, it is another machine."""
+    """A file that is here and not there: it was not moved, it is another machine."""
     path = _write(STORES[segments, True][0], tmp_path / "data")
     monkeypatch.setattr(verify_module, "read_piece", _not_there)
     with pytest.raises(StorageError, match="every executor must see"):

@@ -15,23 +15,24 @@ import pyarrow as pa
 import pytest
 
 import stratalog
-from stratalog.adopting import Publisher, adopt_now, is_adopted, publish
-from stratalog.errors import RejectedError
+from stratalog.errors import RejectedError, VersionConflictError
 from stratalog.format.manifest import Manifest, StagedSegment
 from stratalog.format.merge import Part, merge
 from stratalog.format.names import incoming_path, manifest_key
 from stratalog.fs import PosixFileSystem
+from stratalog.handles.publish import Publisher, adopt_now, is_adopted, publish
 from stratalog.model import Gap, Record
-from stratalog.segments import stage as stage_module
+from stratalog.segments import staging as stage_module
 from stratalog.segments.read import read_batches
 from stratalog.segments.segment import Slice
-from stratalog.segments.stage import (
+from stratalog.segments.staging import (
     BlockStage,
     StageWriter,
     append_part,
     backlog_part,
     manifest_of,
     replace_part,
+    upsert_part,
 )
 from stratalog.tools.dump import dump
 
@@ -60,14 +61,14 @@ def values(store: stratalog.Store, topic: str) -> list[bytes | None]:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A store that exists, and that nobody has open."""
+    """A store that exists, and that no process has open."""
     path = tmp_path / "data"
     stratalog.open(path).close()
     return path
 
 
 def test_a_staged_segment_is_small_talk_between_processes(root: Path) -> None:
-    """What a task hands to the driver can be pickled."""
+    """The result of a task for the driver can be pickled."""
     staged = stage(root, [b"a", b"b"])
     assert pickle.loads(pickle.dumps(staged)) == staged
     assert (staged.records, staged.first_offset, staged.end_offset) == (2, 0, 2)
@@ -91,7 +92,7 @@ def test_a_batch_is_adopted_without_a_writer(root: Path) -> None:
 
 
 def test_a_writer_in_this_process_adopts_at_once(root: Path) -> None:
-    """Behind what it has appended, and before what it appends next."""
+    """After what it has appended, and before what it appends next."""
     with stratalog.open(root) as store:
         orders = store.topic("orders")
         orders.append(b"before", durability="memory")
@@ -104,7 +105,7 @@ def test_a_writer_in_this_process_adopts_at_once(root: Path) -> None:
 
 
 def test_a_live_writer_adopts_by_itself(root: Path) -> None:
-    """Nobody asks it to; a watcher sees the records."""
+    """Without being asked to; a watcher sees the records."""
     with stratalog.open(root) as store:
         seen = store.topic("orders").watch(timeout=20)
         thread = threading.Thread(
@@ -232,7 +233,7 @@ def test_times_never_go_back(root: Path) -> None:
 
 
 def _restage(store: stratalog.Store, name: str, first: int, end: int, keep: Any) -> StagedSegment:
-    """What a rewriting job stages: the records of a range that it keeps, at their offsets."""
+    """Stage what a rewriting job stages: the records of a range that it keeps, at their offsets."""
     log = store.topic(name)._log
     writer = BlockStage(FS, store.path, log.id, first)
     parts = []
@@ -271,7 +272,7 @@ def test_segments_are_replaced_by_others(root: Path) -> None:
 
 
 def test_a_replacement_for_what_has_changed_is_refused(root: Path) -> None:
-    """What was found when the job began is not what is there: it must begin again."""
+    """The state at the job's beginning is not the current one: it must begin again."""
     with _sealed(root) as store:
         log = store.topic("orders")._log
         old = [segment.summary for segment in log.history.chain.segments]
@@ -454,7 +455,7 @@ def test_a_staged_file_that_is_lost_after_it_was_adopted_becomes_a_gap(root: Pat
 
 
 def test_damage_in_a_staged_file_is_found(root: Path) -> None:
-    """By verify, and by whoever reads it: nothing damaged is returned."""
+    """By verify, and by any reader: nothing damaged is returned."""
     with stratalog.open(root, checkpoint_interval=3600) as store:
         publish(root, one(root, "job", 0, orders=[b"aaaaaaaa", b"b"]))
         store._upkeep.round()  # type: ignore[union-attr]
@@ -511,3 +512,58 @@ def test_what_a_queue_adopts_are_messages(root: Path) -> None:
         queue.put(b"last", priority=255)
         got = [queue.get(timeout=5) for _ in range(4)]
         assert [message.value for message in got] == [b"first", b"urgent", b"later", b"last"]
+
+
+def _changes(root: Path, batch: int, **rows: bytes | None) -> Manifest:
+    staged = stage(root, list(rows.values()), key=pa.array(list(rows), pa.string()))
+    return manifest_of("query", batch, [upsert_part("users", [staged])])
+
+
+def test_changes_of_a_table_are_adopted(root: Path) -> None:
+    """A null deletes; conditions, counters and the fast put see them; the table is created."""
+    publish(root, _changes(root, 0, ada=b"1", bob=b"1"))
+    with stratalog.open(root, durability="disk") as store:
+        store.adopt()
+        users = store.table("users")
+        assert dict(users) == {"ada": b"1", "bob": b"1"}
+        assert users.options.compact
+        assert users.options.versions == 8
+        users.put("own", b"1")
+        publish(root, _changes(root, 1, ada=b"2", bob=None, hits=b"41"))
+        store.adopt()
+        users.put("own", b"2")  # which notes its own row alone
+        with pytest.raises(VersionConflictError):
+            users.put("ada", b"3", if_version=0)
+        with pytest.raises(VersionConflictError):
+            users.put("bob", b"2", if_version=1)
+        assert users.put("bob", b"2", if_absent=True) == 7
+        assert users.add("hits") == 42
+        assert dict(users) == {"ada": b"2", "bob": b"2", "hits": b"42", "own": b"2"}
+        (last,) = [one for one in users.topic.records(key=b"bob") if one.offset == 4]
+        assert last.value is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("topic", "'users' is a topic, not a table"),
+        ("series", "'users' is a series, not a table"),
+    ],
+)
+def test_changes_of_what_is_no_table_are_set_aside(root: Path, kind: str, reason: str) -> None:
+    """And the writer is told."""
+    with stratalog.open(root) as store:
+        getattr(store, kind)("users")
+        publish(root, _changes(root, 0, ada=b"1"))
+        with pytest.raises(RejectedError, match=reason):
+            adopt_now(root, "query", 0, timeout=0)
+
+
+@pytest.mark.parametrize("kind", ["table", "series"])
+def test_records_for_a_table_or_a_series_are_set_aside(root: Path, kind: str) -> None:
+    """Both take what their own handles make, and nothing else."""
+    with stratalog.open(root) as store:
+        getattr(store, kind)("users")
+        publish(root, one(root, "job", 0, users=[b"x"]))
+        with pytest.raises(RejectedError, match=f"'users' is a {kind}"):
+            adopt_now(root, "job", 0, timeout=0)

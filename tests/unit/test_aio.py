@@ -1,4 +1,4 @@
-"""The asyncio wrapper: the same engine, without a thread for everybody who waits."""
+"""The asyncio wrapper: the same engine, without a thread for every task that waits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def values(items: AsyncIterator[Record | Gap]) -> list[bytes | None]:
-    """What an iterator gives, without gaps."""
+    """Collect what an iterator gives, without gaps."""
     return [item.value async for item in items if isinstance(item, Record)]
 
 
@@ -78,7 +78,11 @@ def test_append_and_read(path: Path) -> None:
             assert (await orders.diff(after=997)).next == 999
             assert await orders.offset_at(first[0].timestamp) == 0
             assert await orders.delete(tag="x") == 1
-            assert (await orders.stats()).records == 1000
+            assert await orders.delete(key=b"missing") == 0
+            report = await store.compact(purge=True)
+            assert report.purge is not None
+            assert report.purge.records_removed == 1
+            assert (await orders.stats()).records == 999  # one was deleted
             ticks = await store.create_topic("ticks", durability="ephemeral")
             assert await ticks.append(b"tick") == 0
             assert await ticks.append_many([b"tick"]) == (1, 1)
@@ -262,7 +266,7 @@ def test_a_watch_ends_in_time_or_is_cancelled_at_once(path: Path) -> None:
 
 
 def test_a_task_that_is_woken_and_cancelled_at_once_is_cancelled() -> None:
-    """With `asyncio.wait_for` it sometimes went on, and whoever had cancelled it waited for ever.
+    """With `asyncio.wait_for` it sometimes went on, and the canceller waited for ever.
 
     The wake-up and the cancellation have to come within a few steps of the loop.
     """
@@ -296,7 +300,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 def test_a_reader_beside_another_process_follows_it(path: Path) -> None:
-    """A read-only store: what the writer writes comes, though nobody wakes the reader."""
+    """A read-only store: the writer's records come, though nothing wakes the reader."""
 
     async def work() -> None:
         with stratalog.open(path) as writer:
@@ -321,7 +325,7 @@ def test_a_reader_beside_another_process_follows_it(path: Path) -> None:
 
 
 def test_errors_are_those_of_the_package(path: Path) -> None:
-    """Of arguments, of the store, of the disk."""
+    """Errors of arguments, of the store, of the disk."""
 
     async def work() -> None:
         async with stratalog.aio.open(path, record_bytes_max=100) as store:
@@ -333,7 +337,7 @@ def test_errors_are_those_of_the_package(path: Path) -> None:
                 (OptionError, lambda: topic.append_many([])),
                 (OptionError, lambda: topic.append(b"", durability="often")),
                 (OffsetOutOfRangeError, lambda: values(topic.read(7))),
-                (WrongTypeError, lambda: store.topic(7)),  # type: ignore[arg-type]
+                (WrongTypeError, lambda: store.topic(7)),  # type: ignore[call-overload]
                 (LockedError, lambda: stratalog.aio.open(path).__aenter__()),
             ]
             for kind, call in wrong:
@@ -420,7 +424,7 @@ def test_closing_waits_for_what_has_begun(path: Path) -> None:
 
 
 def test_a_cancelled_append_is_kept_and_hurts_nobody(path: Path) -> None:
-    """Those who share its sync get their offsets, and nothing is left behind."""
+    """Tasks that share its sync get their offsets, and nothing is left over."""
 
     async def work() -> None:
         async with stratalog.aio.open(path, shards=1) as store:
@@ -447,7 +451,7 @@ def test_a_cancelled_append_is_kept_and_hurts_nobody(path: Path) -> None:
 
 
 def test_an_opening_that_is_cancelled_lets_the_directory_go(path: Path) -> None:
-    """The thread opens the store all the same: somebody has to close it."""
+    """The thread opens the store all the same: it has to be closed."""
 
     async def work() -> None:
         opening = asyncio.ensure_future(stratalog.aio.open(path).__aenter__())

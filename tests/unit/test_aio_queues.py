@@ -116,11 +116,11 @@ def waiting(jobs: AsyncQueue) -> int:
 
 
 def test_a_task_waits_until_a_message_is_due(path: Path) -> None:
-    """A delay and a lease that runs out wake it, with nobody doing anything."""
+    """A delay and a lease that runs out wake it, without any call."""
 
     async def work() -> None:
         async with stratalog.aio.open(path) as store:
-            jobs = await store.queue("jobs", lease=0.05)
+            jobs = await store.queue("jobs", lease=0.5)
             with pytest.raises(QueueEmptyError, match="no message for"):
                 await jobs.get(timeout=0.01)
             assert await jobs.get_many(3, timeout=0.01) == []
@@ -278,7 +278,7 @@ def test_consume_transform_produce(path: Path, shards: int) -> None:
 
 
 def test_errors_and_the_end(path: Path) -> None:
-    """The same errors as everywhere; those who wait are told that the store is closed."""
+    """Errors are those of all handles; waiting tasks learn that the store is closed."""
 
     async def work() -> None:
         store = await stratalog.aio.open(path)
@@ -287,7 +287,7 @@ def test_errors_and_the_end(path: Path) -> None:
             (WrongTypeError, lambda: jobs.put("text")),  # type: ignore[arg-type]
             (OptionError, lambda: jobs.put(b"", priority=256)),
             (OptionError, lambda: jobs.get_many(0)),
-            (OptionError, lambda: store.queue("other", colour="red")),
+            (OptionError, lambda: store.queue("other", colour="red")),  # type: ignore[call-overload]
         ]
         for kind, call in wrong:
             with pytest.raises(kind):

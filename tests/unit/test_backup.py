@@ -23,13 +23,13 @@ from stratalog import (
 )
 from stratalog.backup.plan import Plan
 from stratalog.fs import PosixFileSystem
+from stratalog.handles.store import Store
 from stratalog.options import StoreOptions
-from stratalog.store import Store
 from stratalog.testing import FakeDisk, Fault, FaultFs, ManualClock, MonitorFs
 
 
 def values(path: Path, name: str) -> list[bytes | None]:
-    """What a topic of a store on the real disk holds."""
+    """Read a topic of a store on the real disk."""
     with stratalog.open(path, read_only=True) as store:
         assert store.damage is None
         return store.topic(name).read_values()
@@ -80,6 +80,7 @@ def test_a_store_that_holds_nothing_can_be_backed_up(open_store: OpenStore, tmp_
     assert values(tmp_path / "copy", "t") == [b"first"]
 
 
+@pytest.mark.slow
 def test_a_busy_store_is_copied_at_one_position(open_store: OpenStore, tmp_path: Path) -> None:
     """All that was acknowledged before the call is in it, and of every topic a prefix."""
     store = open_store(shards=3, log_file_bytes=1 << 16, checkpoint_bytes=1 << 15)
@@ -401,14 +402,14 @@ def test_a_failed_backup_leaves_the_store_well(
 
 
 def harm(disk: FakeDisk, directory: str) -> None:
-    """Change a byte of a file behind everybody's back."""
+    """Change a byte of a file unnoticed."""
     inode = next(iter(disk._directories[directory].live.values()))
     inode.live[len(inode.live) // 2] ^= 0x55
 
 
 @pytest.mark.parametrize("directory", ["/copy/log/shard-00", "/copy/snapshots"])
 def test_a_copy_that_differs_is_given_up(directory: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was written is read back before the copy becomes a store."""
+    """Written files are read back before the copy becomes a store."""
     disk = FakeDisk()
     fs = MonitorFs(disk)
     store = fake_store(fs)

@@ -18,7 +18,7 @@ def _offsets(diff: Diff) -> list[int]:
 
 
 def test_an_empty_topic_has_nothing_new(open_store: OpenStore) -> None:
-    """And whoever asks has caught up."""
+    """And the reader has caught up."""
     diff = open_store().topic("t").diff()
     assert diff == Diff([], -1, -1, 0, True, None, 0)
 

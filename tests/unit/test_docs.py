@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -24,12 +26,30 @@ EXAMPLES = [
     ("page", "number", "code"), EXAMPLES, ids=[f"{p.name}-{n}" for p, n, _ in EXAMPLES]
 )
 def test_every_example_runs(tmp_path: Path, page: Path, number: int, code: str) -> None:
-    """In a directory of its own, with warnings as errors."""
+    """Twice in a row, in a directory of its own, with warnings as errors."""
     command = [sys.executable, "-W", "error", "-c", code]
+    if "\ndef test_" in code:  # pytest is what runs it
+        (tmp_path / "test_example.py").write_text(code)
+        command[3:] = ["-m", "pytest", "-q", "-p", "pytest_stratalog", "-p", "no:cacheprovider"]
+    for _ in range(2):
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_every_example_passes_the_type_checker(tmp_path: Path) -> None:
+    """As strictly as the package itself, in one run; its cache is that of `make lint`."""
+    for page, number, code in EXAMPLES:
+        (tmp_path / f"{page.stem.replace('-', '_').lower()}_{number}.py").write_text(code)
+    files = sorted(map(str, tmp_path.glob("*.py")))
+    assert len(files) == len(EXAMPLES)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", *files]
     done = subprocess.run(
-        command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=540, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_the_first_example_is_there() -> None:
@@ -58,6 +78,18 @@ def test_every_link_leads_somewhere(page: Path) -> None:
     """Links to files of the project."""
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_walk_of_a_record_is_that_of_the_code() -> None:
+    """Files that the page on architecture names are there, and so is each function of a step."""
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    package = ROOT / "src" / "stratalog"
+    steps = re.findall(r"^\| `([\w/]+\.py)` \| `(\w+)` \|", text, re.M)
+    assert len(steps) > 40
+    for file, function in steps:
+        assert f"def {function}(" in (package / file).read_text(), f"no {function} in {file}"
+    for file in re.findall(r"`(\w+/[\w/]+\.py)`", text):
+        assert (package / file).exists(), f"{file} is not there"
 
 
 def test_every_feature_is_answered_once() -> None:

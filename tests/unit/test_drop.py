@@ -1,4 +1,4 @@
-"""Dropping a topic: everybody notices, nothing is left, and a new one is a new one."""
+"""Dropping a topic: all handles notice, nothing is left, and a new one is a new one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.unit.segments.topics import check, fill, segments, upkeep, value
 
 from stratalog import DiskFullError, UnknownTopicError
 from stratalog.fs import PosixFileSystem
+from stratalog.handles.topic import Topic
 from stratalog.testing import Crashed, FakeDisk, Fault, FaultFs, ManualClock
-from stratalog.topic import Topic
 
 
 def _refuses(topic: Topic) -> None:
@@ -213,6 +213,7 @@ def test_a_drop_survives_a_crash_at_any_time(has_cold: bool) -> None:
         session.store.close()
 
 
+@pytest.mark.slow
 def test_dropping_while_everything_runs(open_store: OpenStore) -> None:
     """Appends, reads, deletes and upkeep meet a topic that goes: typed errors, no more."""
     store = open_store(checkpoint_interval=0.005, checkpoint_bytes=1, snapshot_bytes=1)

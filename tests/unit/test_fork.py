@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 import stratalog
-from stratalog.opened import _close_all
+from stratalog.handles.open_stores import _close_all
 
 
 def fork(action: Callable[[], None]) -> int:
     """Do something in a fork, which then ends as programs do; returns its pid."""
     child = os.fork()
     if not child:
-        signal.alarm(60)  # if it waits for somebody who is not there
+        signal.alarm(60)  # if it waits for a thread that is not there
         code = 1
         try:
             action()

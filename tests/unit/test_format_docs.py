@@ -1,4 +1,4 @@
-"""docs/format.md is what the code says."""
+"""The generated pages are what the code says."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -17,12 +19,14 @@ def _check(root: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_the_format_page_is_up_to_date() -> None:
     """Otherwise it says which lines differ and what to run."""
     run = _check(ROOT)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
+@pytest.mark.slow
 def test_a_page_out_of_date_is_noticed(tmp_path: Path) -> None:
     """One changed line is enough, and so is no page at all."""
     for name in ("scripts", "docs"):

@@ -97,7 +97,7 @@ def test_a_group_starts_where_it_is_told(topic: Topic, clock: ManualClock) -> No
 
 
 def test_leases_run_out_and_work_is_taken_over(topic: Topic, clock: ManualClock) -> None:
-    """By whoever asks next; the one who had it is fenced off."""
+    """By the next consumer that asks; the earlier one is fenced off."""
     group = topic.group("g")
     slow = group.poll("slow", limit=2, lease=10.0)
     clock.advance(10.0)
@@ -174,7 +174,7 @@ def test_pending_records_are_bounded(topic: Topic) -> None:
 
 
 def test_seek_begins_again_somewhere_else(topic: Topic, store: Store) -> None:
-    """Back and forth; what was pending is nobody's."""
+    """Back and forth; pending deliveries become void."""
     group = topic.group("g")
     held = group.poll("a")
     assert group.seek(3) == 3
@@ -193,7 +193,7 @@ def test_seek_begins_again_somewhere_else(topic: Topic, store: Store) -> None:
 
 
 def test_a_stream_is_a_cursor(open_store: OpenStore, clock: ManualClock) -> None:
-    """What was not acknowledged comes again after a restart, in order, for everybody."""
+    """Unacknowledged records come again after a restart, in order, for all consumers."""
     store = open_store(clock=clock, background=False)
     topic = store.topic("orders")
     topic.append_many([b"%d" % n for n in range(10)])

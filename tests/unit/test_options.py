@@ -7,12 +7,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from tests.conftest import OpenStore
 
-from stratalog.errors import OptionError, WrongTypeError
+from stratalog.errors import OptionError, UsageError, WrongTypeError
 from stratalog.model import Durability
 from stratalog.options import (
     SECONDS_MAX,
     TIME_MAX,
+    QueueOptions,
     StoreOptions,
     TopicOptions,
     check_durability,
@@ -23,7 +25,7 @@ from stratalog.options import (
 
 
 def test_defaults_are_durable() -> None:
-    """Whoever says nothing gets fsync."""
+    """The default is fsync."""
     options = StoreOptions.build({}, {})
     assert options == StoreOptions()
     assert options.durability is Durability.FSYNC
@@ -43,7 +45,7 @@ def test_none_is_the_default() -> None:
 
 
 def test_options_cannot_be_changed() -> None:
-    """What was validated stays valid."""
+    """Validated options stay valid."""
     with pytest.raises(dataclasses.FrozenInstanceError):
         StoreOptions().shards = 0  # type: ignore[misc]
 
@@ -104,11 +106,12 @@ def test_an_unknown_store_option_is_refused_with_a_suggestion(name: str, message
 
 
 def test_every_option_can_come_from_the_environment() -> None:
-    """The same name in capitals, behind STRATALOG_."""
+    """The name in capitals, after STRATALOG_."""
     defaults = StoreOptions()
     values = {f.name: getattr(defaults, f.name) for f in dataclasses.fields(defaults)}
     changed: dict[str, Any] = {
-        name: {"durability": Durability.DISK, "cold": "elsewhere"}.get(name) or value * 2
+        name: {"durability": Durability.DISK, "cold": "elsewhere", "lake": "there"}.get(name)
+        or value * 2
         for name, value in values.items()
     }
     environment = {f"STRATALOG_{name.upper()}": str(value) for name, value in changed.items()}
@@ -151,7 +154,7 @@ def test_a_bad_variable_is_refused_by_its_name(name: str, text: str, message: st
 
 
 def test_topic_options_remember_what_is_not_default() -> None:
-    """What goes into the log is small, and comes back the same."""
+    """The logged form is small, and comes back the same."""
     assert TopicOptions().to_dict() == {}
     options = TopicOptions.build({"durability": "disk", "compression": "zstd", "ttl": 5})
     assert options.to_dict() == {"durability": "disk", "compression": "zstd", "ttl": 5.0}
@@ -192,10 +195,38 @@ def test_a_duration_is_a_number_or_a_timedelta(value: Any) -> None:
         seconds("ttl", value)
 
 
+NEVER_NONE = [
+    (options, field.name)
+    for options in (TopicOptions, QueueOptions)
+    for field in dataclasses.fields(options)
+    if "None" not in str(field.type)
+]
+
+
+@pytest.mark.parametrize(("options", "name"), NEVER_NONE)
+def test_none_is_refused_where_it_means_nothing(
+    options: type[TopicOptions] | type[QueueOptions], name: str, open_store: OpenStore
+) -> None:
+    """A queue made with lease=None was there for good, and raised TypeError whatever was done."""
+    store = open_store(background=False)
+    make: Any = store.create_topic if options is TopicOptions else store.queue
+    with pytest.raises(UsageError, match=f"{name}=None"):
+        make("t", **{name: None})
+    assert store.topics() == []
+
+
+@pytest.mark.parametrize(("options", "name"), NEVER_NONE)
+def test_a_none_that_an_earlier_release_stored_is_the_default(
+    options: type[TopicOptions] | type[QueueOptions], name: str
+) -> None:
+    """Or a store that has one could not be opened any more."""
+    assert options.restore({name: None}) == options()
+
+
 def test_the_latest_time_and_the_longest_duration_fit_together() -> None:
     """Their sum is still 64 bits, so a record can always be given its expiry.
 
-    A longer one made the commit of everybody's group fail, long after the call that asked for it.
+    A longer one made the commit of the whole group fail, long after the call that asked for it.
     """
     assert TIME_MAX + round(seconds("ttl", SECONDS_MAX) * 10**9) == (1 << 63) - 1
 

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from stratalog.errors import OptionError
-from stratalog.spark.pipeline_file import load_pipeline
+from stratalog.spark.jobs.pipeline_file import load_pipeline
 
 GOOD = '''\
 name = "orders"

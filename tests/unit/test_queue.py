@@ -28,8 +28,8 @@ from stratalog import (
     WrongKindError,
     WrongTypeError,
 )
+from stratalog.handles.store import Store
 from stratalog.options import StoreOptions
-from stratalog.store import Store
 from stratalog.testing import ManualClock
 
 
@@ -46,7 +46,7 @@ def store(open_store: OpenStore, clock: ManualClock) -> Store:
 
 
 def values(messages: list[Message]) -> list[bytes | None]:
-    """What is in them."""
+    """List their values."""
     return [message.value for message in messages]
 
 
@@ -144,7 +144,7 @@ def test_a_late_acknowledgement_counts_if_nobody_else_has_the_message(
 
 
 def test_touch_starts_the_lease_again(store: Store, clock: ManualClock) -> None:
-    """Also when it had run out and nobody took over, any number of times."""
+    """Also when it had run out and was not taken over, any number of times."""
     jobs = store.queue("jobs", lease=10.0)
     jobs.put(b"work")
     message = jobs.get(timeout=0)
@@ -239,6 +239,7 @@ def test_a_message_that_fails_too_often_dies(store: Store, clock: ManualClock) -
         "dlq.original_offset": b"0",
         "dlq.delivery_count": b"2",
         "dlq.reason": b"none again",
+        "dlq.reasons": b'["no luck","none again"]',
         "dlq.failed_at": b"%d" % clock.time_ns(),
     }
     clock.advance(10.0)
@@ -352,7 +353,7 @@ def test_everything_is_remembered(open_store: OpenStore, clock: ManualClock) -> 
 
 
 def test_seek_delivers_again_from_an_offset_or_a_time(store: Store, clock: ManualClock) -> None:
-    """What was consumed, too; what is pending is nobody's."""
+    """Consumed messages, too; pending deliveries become void."""
     jobs = store.queue("jobs")
     for number in range(6):
         jobs.put(b"%d" % number, priority=number % 2)
@@ -552,7 +553,7 @@ def test_consumed_messages_give_their_space_back(store: Store) -> None:
 def test_a_queue_that_keeps_up_writes_no_message_twice(
     open_store: OpenStore, clock: ManualClock
 ) -> None:
-    """What is consumed when a checkpoint comes is not put into a segment, and stays consumed."""
+    """Messages consumed before a checkpoint are not put into a segment, and stay consumed."""
     store = open_store(clock=clock, background=False)
     jobs = store.queue("jobs")
     jobs.put_many([b"%03d" % n + b"x" * 1000 for n in range(100)])
@@ -597,7 +598,7 @@ def test_options_that_are_given_again_are_the_queues_from_then_on(
     with pytest.raises(OptionError, match="made with durability=disk"):
         store.queue("jobs", durability="fsync")
     with pytest.raises(OptionError, match="did you mean 'lease'"):
-        store.queue("jobs", leese=1.0)
+        store.queue("jobs", leese=1.0)  # type: ignore[call-overload]
     with pytest.raises(OptionError, match="delivery='twice'"):
         store.queue("jobs", delivery="twice")
     store.close()

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.crash.model import kill, open_store
 from tests.unit.segments.topics import upkeep
 
-from stratalog.queue import Queue
+from stratalog.errors import OptionError
+from stratalog.handles.queue import Queue
+from stratalog.handles.store import Store
+from stratalog.options import StoreOptions
 from stratalog.segments.checkpoint import seal
-from stratalog.store import Store
 from stratalog.testing import FakeDisk, Fault, FaultFs, ManualClock
 
 
@@ -32,7 +35,7 @@ def killed(store: Store, disk: FakeDisk, clock: ManualClock) -> Store:
 
 
 def closed(store: Store, disk: FakeDisk, clock: ManualClock) -> Store:
-    """The same after a clean close."""
+    """After a clean close."""
     store.close()
     return open_store(disk, clock, shards=1)
 
@@ -74,7 +77,7 @@ def test_ids_count_over_a_restart_whatever_became_of_their_messages(
     assert queue.put(b"pay", dedup_id="x") == (put.offset, True)
     for _ in range(2):
         store = again(store, disk, clock)
-        disk = store._fs  # type: ignore[assignment]  # it is the one that was left
+        disk = store._fs.inner  # type: ignore[attr-defined]  # it is the one that was left
         queue = store.queue("q")
         assert queue.put(b"pay", dedup_id="x") == (put.offset, True)
         assert queue.get_nowait() is None
@@ -141,3 +144,27 @@ def test_a_checkpoint_makes_no_snapshot_for_what_does_not_count() -> None:
     clock.advance(301)
     assert snapshots() == 1
     store.close()
+
+
+def test_a_put_may_have_a_shorter_window(tmp_path: Path) -> None:
+    """A duplicate is one that was put that lately; the newest counts from then on, reopened too."""
+    clock = ManualClock()
+    for is_again in (False, True):
+        with Store(tmp_path / "data", StoreOptions.build({"shards": 1}, {}), clock=clock) as store:
+            queue = store.queue("q", dedup_window=100.0)
+            if not is_again:
+                first = queue.put(b"1", dedup_id="x")
+                clock.advance(20.0)
+                assert queue.put(b"2", dedup_id="x", dedup_window=30.0) == (first.offset, True)
+                second = queue.put(b"3", dedup_id="x", dedup_window=10.0)
+                assert second == (first.offset + 1, False)
+                clock.advance(90.0)  # the first one's window is over, the second one's is not
+            assert queue.put(b"4", dedup_id="x") == (second.offset, True)
+            assert queue.put(b"5", dedup_id="x", dedup_window=95.0) == (second.offset, True)
+            with pytest.raises(OptionError, match="longer than ids of queue 'q' are kept"):
+                queue.put(b"6", dedup_id="x", dedup_window=101.0)
+            with pytest.raises(OptionError, match="dedup_id"):
+                queue.put(b"7", dedup_window=1.0)
+    with Store(tmp_path / "data", StoreOptions.build({}, {}), clock=clock) as store:
+        clock.advance(11.0)
+        assert store.queue("q").put(b"8", dedup_id="x").duplicate is False

@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from tests.conftest import OpenStore
 from tests.unit.segments.topics import upkeep
 
 from stratalog import Gap, Record
 
 
+@pytest.mark.slow
 def test_everything_at_once(open_store: OpenStore) -> None:
     """Each appender's records are all there, in its order, but for those that were deleted."""
     store = open_store(

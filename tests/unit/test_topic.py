@@ -351,7 +351,7 @@ def test_an_ephemeral_topic_forgets_the_oldest(open_store: OpenStore) -> None:
 
 
 def test_compression_is_kept_only_when_it_pays(open_store: OpenStore) -> None:
-    """What shrinks is stored small, what does not is stored plain, both read the same."""
+    """A value that shrinks is stored small, others are stored plain, both read the same."""
     import os
 
     store = open_store()
@@ -420,7 +420,7 @@ def test_topics_are_created_once(open_store: OpenStore) -> None:
     with pytest.raises(TopicExistsError, match=r"store.topic\('orders'\)"):
         store.create_topic("orders")
     with pytest.raises(OptionError, match="did you mean 'compression'"):
-        store.create_topic("other", compresion="zstd")
+        store.create_topic("other", compresion="zstd")  # type: ignore[call-overload]
     assert store.topics() == ["orders"]
     assert bool(store.topic("empty"))
 

@@ -1,4 +1,4 @@
-"""Upkeep: due by bytes or by time, undeterred by what fails, and unseen by whoever reads."""
+"""Upkeep: due by bytes or by time, undeterred by failures, and unseen by readers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from tests.conftest import OpenStore
 from tests.unit.segments.topics import check, files, fill, upkeep, value
 
-import stratalog.upkeep
+import stratalog.upkeep.rounds
 from stratalog import Gap, Record
 from stratalog.fs import PosixFileSystem
+from stratalog.handles.store import Store
 from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
-from stratalog.store import Store
 from stratalog.testing import Fault, FaultFs, ManualClock
 
 
@@ -121,7 +121,7 @@ def test_a_full_disk_is_told_once_and_tried_again(
 
 
 def test_a_failed_sync_of_a_segment_stops_checkpoints_alone(open_store: OpenStore) -> None:
-    """What the kernel has of the file is unknown; the log has it all. A reopened store goes on."""
+    """The kernel's copy of the file is unknown; the log has it all. A reopened store goes on."""
     clock = ManualClock()
     fs = FaultFs(PosixFileSystem())
     with open_store(clock=clock, background=False, fs=fs) as store:
@@ -168,7 +168,7 @@ def test_an_unexpected_failure_does_not_end_the_thread(
 def test_an_unexpected_failure_in_one_topic_is_no_matter_of_the_others(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It ended the round: nothing was evicted behind it, and no snapshot let the log go."""
+    """It ended the round: nothing was evicted after it, and no snapshot released the log."""
     clock = ManualClock()
     store = open_store(clock=clock, background=False, snapshot_interval=60.0)
     fill(store.topic("first"), 10)
@@ -182,7 +182,7 @@ def test_an_unexpected_failure_in_one_topic_is_no_matter_of_the_others(
             raise IndexError("a mistake of ours")
         return 0
 
-    monkeypatch.setattr(stratalog.upkeep, "reclaim", fail)
+    monkeypatch.setattr(stratalog.upkeep.rounds, "reclaim", fail)
     clock.advance(100)
     with caplog.at_level(logging.WARNING, "stratalog"):
         upkeep(store).round()
@@ -225,6 +225,7 @@ def test_a_close_leaves_an_empty_log_if_much_was_written(open_store: OpenStore) 
         check(store.topic("t"), range(10_010))
 
 
+@pytest.mark.slow
 def test_views_beside_a_busy_writer_see_every_record(open_store: OpenStore) -> None:
     """It checkpoints, snapshots, gives files up, evicts and rewrites; they are never wrong.
 
@@ -282,6 +283,7 @@ def test_views_beside_a_busy_writer_see_every_record(open_store: OpenStore) -> N
     assert [r.offset for r in records] == [n for n in range(topic.earliest, end) if n % 3 != 1]
 
 
+@pytest.mark.slow
 def test_views_opened_beside_a_busy_writer_are_whole(open_store: OpenStore, tmp_path: Path) -> None:
     """Files move, go and get other names between two looks of a view: none of it is damage."""
     store = open_store(

@@ -15,9 +15,9 @@ import pytest
 
 from stratalog.errors import DiskFullError, StorageError
 from stratalog.fs import File, Mode
+from stratalog.handles.store import Store
 from stratalog.model import Gap
 from stratalog.options import StoreOptions
-from stratalog.store import Store
 from stratalog.testing import FakeDisk
 
 ROOT = "/data"
@@ -160,7 +160,7 @@ def beside() -> Iterator[Beside]:
 def test_a_view_that_is_overtaken_while_it_opens_begins_again(
     beside: Beside, operation: str, place: str
 ) -> None:
-    """The log it wanted was given up behind snapshots that it has not seen: that is no damage."""
+    """The log it wanted was released after snapshots that it has not seen: that is no damage."""
     beside.when(operation, place, beside.overtake)
     view = beside.view()
     assert beside.times == 1
@@ -174,7 +174,7 @@ def test_a_view_that_is_overtaken_while_it_opens_begins_again(
 def test_a_view_that_is_overtaken_later_begins_again(
     beside: Beside, operation: str, place: str
 ) -> None:
-    """The same for one that is open; its refresh takes in all that was written before it."""
+    """An open view: its refresh takes in all that was written before it."""
     view = beside.view()
     beside.fill(10)
     if place == ".snap":  # it looks for one only when it has to begin again
@@ -221,7 +221,7 @@ def test_a_log_that_is_really_gone_is_damage_beside_a_writer_too(beside: Beside)
     view = beside.view()
     assert view.damage is not None
     assert "are missing" in view.damage
-    beside.overtake()  # from now on nobody needs it
+    beside.overtake()  # from now on it is not needed
     assert view._view.damage() is None  # type: ignore[union-attr]
 
 
@@ -260,7 +260,7 @@ def test_a_refresh_takes_in_what_was_written_before_it(beside: Beside) -> None:
 
 
 def test_frames_that_a_writer_takes_back_are_forgotten() -> None:
-    """The disk was full behind a whole frame, and the view had seen it before it was cut off.
+    """The disk was full after a whole frame, and the view had seen it before it was cut off.
 
     It stood in the middle of what came after, saw nothing of it, and called it damaged in the end.
     """

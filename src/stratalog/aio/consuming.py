@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from msgspec.structs import replace
-
 from stratalog.aio.runner import LoopWaiter, Runner
 from stratalog.clock import Clock
-from stratalog.log.group import Group as CommitGroup
+from stratalog.consume.engine import WAIT_SECONDS_MAX, Engine
+from stratalog.consume.queue_engine import Deliveries
+from stratalog.consume.stream_engine import Streaming
+from stratalog.log.commit_group import Group as CommitGroup
 from stratalog.log.topic import SYNCED
 from stratalog.model import Delivery
-from stratalog.projections.delivery import Deliveries
-from stratalog.projections.engine import WAIT_SECONDS_MAX, Engine
-from stratalog.projections.streaming import Streaming
 
 
 async def poll(
@@ -57,21 +55,16 @@ async def poll(
 
 
 def _give_back(engine: Engine, clock: Clock, found: Sequence[Delivery]) -> None:
-    """Nobody is there any more for what was delivered: it was not, and does not count as such."""
+    """Give back deliveries that no task waits for any more: they do not count as delivered."""
     now = clock.time_ns()
     with engine.lock:
         if isinstance(engine, Streaming):
             engine.give_back([delivery.offset for delivery in found])
         elif isinstance(engine, Deliveries):
-            for delivery in found:
-                if delivery.lease.deadline and engine.holds(delivery):
-                    pending, offset = engine.state.pending, delivery.offset
-                    count = pending[offset].delivery_count - 1
-                    pending[offset] = replace(pending[offset], delivery_count=count)
-                    engine.give_back(offset, now, now, "its task was cancelled", delivery)
+            engine.give_back_uncounted(found, now, "its task was cancelled")
 
 
-async def settled(runner: Runner, engine: Engine, group: CommitGroup | None) -> None:
+async def wait_for(runner: Runner, engine: Engine, group: CommitGroup | None) -> None:
     """Return once what was noted is as durable as the topic's class promises."""
     if group is not None and engine.topic.rank == SYNCED:
         await runner.committed(engine.topic.shard, group)

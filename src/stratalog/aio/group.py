@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic
 
 from stratalog.aio.consuming import poll
 from stratalog.aio.runner import Runner
-from stratalog.consuming import Place, check_consumer, lease_ns
-from stratalog.inputs import check_timeout
-from stratalog.model import Delivery
+from stratalog.arguments import check_timeout
+from stratalog.handles.consumer_arguments import Given, Place, check_consumer, lease_ns
+from stratalog.model import Delivery, T
 from stratalog.options import check_range
 from stratalog.reports import GroupStats
 
 if TYPE_CHECKING:
     from stratalog.clock import Clock
-    from stratalog.group import Group
+    from stratalog.handles.group import Group
 
 
-class AsyncGroup:
+class AsyncGroup(Generic[T]):
     """A handle on one consumer group: to be shared between the tasks of one event loop."""
 
-    def __init__(self, runner: Runner, group: Group, clock: Clock) -> None:
+    def __init__(self, runner: Runner, group: Group[T], clock: Clock) -> None:
         self._runner = runner
         self._group = group
         self._clock = clock
@@ -31,8 +31,8 @@ class AsyncGroup:
         return f"<stratalog.aio.AsyncGroup {self.name!r} mode={self.mode!r}>"
 
     @property
-    def blocking(self) -> Group:
-        """The same group for code in threads: all of its methods may wait."""
+    def blocking(self) -> Group[T]:
+        """Return this group for code in threads: all of its methods may wait."""
         return self._group
 
     @property
@@ -51,7 +51,7 @@ class AsyncGroup:
         limit: int = 100,
         lease: float | None = None,
         timeout: float | None = 0.0,
-    ) -> list[Delivery]:
+    ) -> list[Delivery[T]]:
         """Up to so many records for a consumer, as soon as there are any; none in time is none.
 
         Waiting takes no thread.
@@ -59,20 +59,27 @@ class AsyncGroup:
         self._runner.check()
         check_range("limit", limit, 1, 1 << 31)
         engine = self._group.engine()
-        return await poll(
+        found = await poll(
             self._runner, engine, self._clock, limit, check_consumer(consumer),
             lease_ns(engine, lease), check_timeout(timeout),
         )  # fmt: skip
+        return self._group._typed(found)
 
-    async def ack(self, deliveries: Iterable[int | Delivery]) -> int:
+    async def ack(self, *deliveries: Given) -> int:
         """Acknowledge records, by offset or as they were delivered; returns how many."""
-        return await self._runner.run(partial(self._group.ack, list(deliveries)))
+        return await self._runner.run(partial(self._group.ack, *deliveries))
 
     async def nack(
-        self, deliveries: Iterable[int | Delivery], delay: float = 0.0, reason: str = ""
+        self, *deliveries: Given, delay: float | timedelta | None = None, reason: str = ""
     ) -> int:
         """Give records back, to be delivered again after so many seconds; returns how many."""
-        return await self._runner.run(partial(self._group.nack, list(deliveries), delay, reason))
+        return await self._runner.run(
+            partial(self._group.nack, *deliveries, delay=delay, reason=reason)
+        )
+
+    async def touch(self, *deliveries: Given, lease: float | timedelta | None = None) -> int:
+        """Let the leases of records start again now; returns how many there were."""
+        return await self._runner.run(partial(self._group.touch, *deliveries, lease=lease))
 
     async def seek(self, place: Place) -> int:
         """Go on from an offset (an int), a time (a float or a datetime), or one of the ends."""

@@ -17,9 +17,9 @@ from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from stratalog.errors import ClosedError
-from stratalog.log.failures import again
-from stratalog.log.group import Group
+from stratalog.errors import ClosedError, StratalogError
+from stratalog.log.commit_failures import again
+from stratalog.log.commit_group import Group
 from stratalog.log.shard import Shard
 
 _T = TypeVar("_T")
@@ -52,7 +52,7 @@ class Runner:
     async def run(self, work: Callable[[], _T]) -> _T:
         """Do something that may wait, in a thread.
 
-        If the task is cancelled the work goes on to its end, and nobody hears of it.
+        If the task is cancelled the work goes on to its end, and its result is dropped.
         """
         self.check()
         return await self._submit(self._workers, work)
@@ -64,7 +64,7 @@ class Runner:
         return await asyncio.shield(job)
 
     async def take(self, work: Callable[[], _T], give_back: Callable[[_T], None]) -> _T:
-        """Do something in a thread that takes what has to be given back if nobody is there.
+        """Take something in a thread; it is given back if the task is gone by then.
 
         The task may be cancelled while the thread is at it.
         """
@@ -90,13 +90,15 @@ class Runner:
             job.exception()  # seen: a task that was cancelled does not ask
 
     async def chunks(self, make: Callable[[], Iterator[_T]]) -> AsyncIterator[list[_T]]:
-        """What a blocking iterator gives, some at a time; it is made and advanced in threads."""
+        """Yield what a blocking iterator gives, some at a time; threads make and advance it."""
         iterator = await self.run(make)
         size = _CHUNK_MIN
         while True:
-            chunk = await self.run(partial(_take, iterator, size))
+            chunk, error = await self.run(partial(_take, iterator, size))
             if chunk:
                 yield chunk
+            if error is not None:
+                raise error
             if len(chunk) < size:
                 return
             size = min(2 * size, _CHUNK_MAX)
@@ -112,7 +114,7 @@ class Runner:
             waiters = self._waiting.get(group)
             if waiters is None:
                 waiters = self._waiting[group] = []
-                # Behind all tasks that are ready now: what they append is in the group, too.
+                # After all tasks that are ready now: what they append is in the group, too.
                 self._loop.call_soon(self._lead, shard, group)
             waiter = self._loop.create_future()
             waiters.append(waiter)
@@ -122,7 +124,7 @@ class Runner:
 
     def _lead(self, shard: Shard, group: Group) -> None:
         if group.done:
-            self._tell(group)
+            self._notify(group)
             return
         if self._committers is None:
             self._committers = ThreadPoolExecutor(thread_name_prefix="stratalog-aio-commit")
@@ -131,11 +133,11 @@ class Runner:
 
         def done(job: asyncio.Future[None]) -> None:
             self._done(job)
-            self._tell(group)
+            self._notify(group)
 
         job.add_done_callback(done)
 
-    def _tell(self, group: Group) -> None:
+    def _notify(self, group: Group) -> None:
         for waiter in self._waiting.pop(group, ()):
             if not waiter.done():  # or it was cancelled
                 waiter.set_result(None)
@@ -163,14 +165,20 @@ class Runner:
             self._committers.shutdown(wait=False)
 
 
-def _take(iterator: Iterator[_T], size: int) -> list[_T]:
-    return list(islice(iterator, size))
+def _take(iterator: Iterator[_T], size: int) -> tuple[list[_T], StratalogError | None]:
+    """Take so many items; those before an error come with it, to be handed out first."""
+    chunk: list[_T] = []
+    try:
+        chunk.extend(islice(iterator, size))
+    except StratalogError as error:
+        return chunk, error
+    return chunk, None
 
 
 class LoopWaiter:
     """Stands in a list of waiters as a lock does: let go of, it wakes a task.
 
-    Whoever publishes calls `release` in a thread of its own, and never waits for the loop. A bare
+    The publisher calls `release` in a thread of its own, and never waits for the loop. A bare
     future: `asyncio.wait_for` of Python 3.11 loses a cancellation that comes with the wake-up.
     """
 

@@ -6,7 +6,8 @@ they are linked, where the file system can do that, and take no space. Everythin
 an open segment up to its durable bytes, the snapshots, and the log from the oldest of them up to
 the position that was captured. Log files are recycled in place, and so never linked.
 
-Segments in the cold store are not copied: the copy refers to the same ones.
+Segments in the cold store are not copied: the copy refers to the same objects. From then on neither
+of the two deletes those; each deletes what it moves later.
 
 Invariants:
 - The file that makes a directory a store comes last, once all others are durable and verified.
@@ -28,7 +29,7 @@ from xxhash import xxh3_64
 from stratalog.backup.files import opened, read_pieces
 from stratalog.backup.plan import Piece, Plan, Source
 from stratalog.backup.verify import Verifier
-from stratalog.errors import DiskFullError, OptionError, StorageError, StratalogError
+from stratalog.errors import DiskFullError, OptionError, StorageError
 from stratalog.format.names import (
     log_path,
     snapshots_path,
@@ -38,6 +39,7 @@ from stratalog.format.names import (
 )
 from stratalog.format.store import STORE_BYTES, encode_store
 from stratalog.fs import FileSystem
+from stratalog.fs.os_errors import FULL, RETRIABLE, is_of_system, reason
 from stratalog.reports import BackupReport
 
 _NO_LINKS = {errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
@@ -63,9 +65,9 @@ def back_up(source: Source, target: str, progress: Progress | None = None) -> Ba
             except BaseException:
                 run.remove()
                 raise
-    except StratalogError:
-        raise
     except OSError as error:
+        if not is_of_system(error) or error.errno in RETRIABLE - FULL:
+            raise  # put into words already, or no matter of the disk
         raise _failed(source, target, error) from error
     return run.report(source.clock.monotonic() - started)
 
@@ -101,14 +103,15 @@ def _first_file(fs: FileSystem, path: str) -> str | None:
 
 
 def _failed(source: Source, target: str, error: OSError) -> StorageError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in FULL:
         return DiskFullError(
-            f"backup of {source.root} to {target} failed, because the disk is full ({error}). The "
-            f"store goes on; {target} is not a store: free some space and back up again."
+            f"backup of {source.root} to {target} failed, because the disk is full "
+            f"({reason(error)}). The store goes on; {target} is not a store: free some space and "
+            "back up again."
         )
     return StorageError(
-        f"backup of {source.root} to {target} failed: {error}. The store goes on; {target} is not "
-        "a store: see to its disk and back up again."
+        f"backup of {source.root} to {target} failed: {reason(error)}. The store goes on; {target} "
+        "is not a store: see to its disk and back up again."
     )
 
 
@@ -160,8 +163,8 @@ class _Backup:
     def _copy(self, piece: Piece, total: int) -> None:
         room = self._fs.free_bytes(self._target) - self._source.reserve_bytes
         if room < piece.bytes:
-            reason = f"{piece.bytes} bytes are needed, {max(room, 0)} are there"
-            raise _failed(self._source, self._target, OSError(errno.ENOSPC, reason))
+            wanted = f"{piece.bytes} bytes are needed, {max(room, 0)} are there"
+            raise _failed(self._source, self._target, OSError(errno.ENOSPC, wanted))
         digest = xxh3_64()
         with (
             opened(self._fs, os.path.join(self._source.root, piece.path), "read") as source,
@@ -184,6 +187,8 @@ class _Backup:
     def publish(self) -> None:
         """Verify the copy, and make it a store."""
         self._verifier.run()
+        if self._plan.has_cold:
+            self._source.upkeep.mover.claim.renew()
         temp = store_temp_path(self._target)
         with opened(self._fs, temp, "create") as file:
             file.pwrite([encode_store(self._source.store_file)], 0)
@@ -204,7 +209,7 @@ class _Backup:
                 self._fs.unlink(os.path.join(self._target, piece.path))
 
     def report(self, duration_seconds: float) -> BackupReport:
-        """What was done."""
+        """Report what was done."""
         total = self._plan.bytes
         return BackupReport(
             path=self._target,

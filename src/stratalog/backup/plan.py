@@ -1,4 +1,4 @@
-"""What a backup consists of: which files, and how much of each.
+"""The plan of a backup: which files, and how much of each.
 
 Log files are recycled in place and so never linked; a sealed segment never changes.
 """
@@ -18,9 +18,9 @@ from stratalog.fs import FileSystem
 from stratalog.log.log import Log
 from stratalog.log.shard import Shard
 from stratalog.log.topic import TopicLog
-from stratalog.projections.catalog import Catalog
-from stratalog.projections.replay import Replay
-from stratalog.upkeep import Upkeep
+from stratalog.state.catalog import Catalog
+from stratalog.state.recovery import Replay
+from stratalog.upkeep.rounds import Upkeep
 
 
 class Source(NamedTuple):
@@ -35,7 +35,7 @@ class Source(NamedTuple):
     upkeep: Upkeep
     clock: Clock
     reserve_bytes: int
-    """What is to stay free on the target's disk, which may be the store's own."""
+    """Bytes that are to stay free on the target's disk, which may be the store's own."""
 
 
 class Topic(NamedTuple):
@@ -74,6 +74,8 @@ class Plan:
         self.positions = source.log.freeze(self._capture)
         """Per shard, the lsn up to which the copy has the log."""
         self.cold_segments = 0
+        self.has_cold = any(topic.history.cold for topic in source.catalog.topics())
+        """Whether the copy may refer to objects of the cold store."""
         self.pieces = [*self._snapshots(), *self._segments(), *self._log()]
         self.bytes = sum(piece.bytes for piece in self.pieces)
 

@@ -28,7 +28,7 @@ class Verifier:
         self._target = target
         self._plan = plan
         self._digests = digests
-        """Of copied files, as they were read."""
+        """Digests of copied files, as they were read."""
         self.topics = self.records = 0
 
     def run(self) -> None:
@@ -93,7 +93,7 @@ class Verifier:
                 raise self._differs(f"topic {extra.name!r} has {extra.committed} records, not 0")
         topics = view.catalog.topics()
         self.topics = len(topics)
-        self.records = sum(topic.committed - topic.earliest for topic in topics)
+        self.records = sum(topic.history.count(topic.earliest, topic.committed) for topic in topics)
 
     def _differs(self, what: str) -> CorruptionError:
         return CorruptionError(
@@ -104,7 +104,7 @@ class Verifier:
 
 
 def _summarise(sealed: Sealed, file: File) -> Summary:
-    """What a sealed segment says of itself; raises a `FormatError` if its ends are damaged."""
+    """Summarise a sealed segment by its ends; raises a `FormatError` if its ends are damaged."""
 
     def fetch(position: int, length: int) -> bytes:
         return file.pread(length, position)

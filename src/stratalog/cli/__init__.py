@@ -1,7 +1,7 @@
 """The command line: `stratalog`, or `python -m stratalog.cli`.
 
-Exit codes: 0 done, 1 a check of `demo` failed, 2 wrong usage, 3 conflict, 4 state, 5 storage,
-6 format or corruption, 7 pressure, 130 interrupted.
+Exit codes: 0 done, 1 a check of `demo` or a job on Spark failed, 2 wrong usage, 3 conflict,
+4 state, 5 storage, 6 format or corruption, 7 pressure, 130 interrupted.
 """
 
 from __future__ import annotations

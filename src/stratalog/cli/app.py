@@ -12,10 +12,28 @@ import typer
 from typer.core import TyperGroup
 
 import stratalog
-from stratalog.cli import care, demo, group, keep, look, moving, pipeline, queue, write
+from stratalog.cli import append as write
+from stratalog.cli import backup as keep
+from stratalog.cli import (
+    care,
+    compact,
+    delete,
+    group,
+    look,
+    moving,
+    pipeline,
+    queue,
+    routes,
+    schedule,
+    series,
+    table,
+    topic,
+)
+from stratalog.cli.demo import command as demo
 from stratalog.errors import (
     ConflictError,
     FormatError,
+    MissingPackageError,
     PressureError,
     StateError,
     StorageError,
@@ -33,8 +51,15 @@ _EXIT_CODES: tuple[tuple[type[Exception], int], ...] = (
 )
 
 
+_EXTRAS = {
+    "pyspark": "spark", "py4j": "spark", "pandas": "spark", "grpc": "spark",
+    "deltalake": "delta", "pyiceberg": "iceberg", "obstore": "cold",
+}  # fmt: skip
+"""Packages that a command may find missing, and the extra of ours that has them."""
+
+
 def exit_code(error: Exception) -> int:
-    """What the process ends with after this error."""
+    """Return the exit code of the process for this error."""
     return next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
 
 
@@ -51,6 +76,11 @@ class Commands(TyperGroup):
             raise typer.Exit(0) from None
         except (stratalog.StratalogError, OSError) as error:
             _fail(error)
+        except ModuleNotFoundError as error:
+            extra = _EXTRAS.get((error.name or "").partition(".")[0])
+            if extra is None:
+                raise
+            _fail(MissingPackageError(f"{error}: pip install 'stratalog[{extra}]'"))
         return result
 
 
@@ -59,8 +89,16 @@ def _fail(error: Exception) -> None:
         sys.stdout.flush()  # what was found before the error stands before it
     except BrokenPipeError:
         _discard_output()
-    print(f"error: {error}", file=sys.stderr)
+    print(f"error: {_sentence(error)}", file=sys.stderr)
     raise typer.Exit(exit_code(error)) from None
+
+
+def _sentence(error: Exception) -> str:
+    """Say an error; one of the system's without its number."""
+    if isinstance(error, OSError) and not isinstance(error, stratalog.StratalogError):
+        reason = error.strerror or str(error)
+        return reason if error.filename is None else f"{error.filename}: {reason}"
+    return str(error)
 
 
 def _discard_output() -> None:
@@ -74,7 +112,7 @@ app = typer.Typer(
     name="stratalog",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
+    add_completion=True,
     pretty_exceptions_enable=False,
     # Boxes and colours are for people; help and usage errors are plain when piped.
     rich_markup_mode="rich" if sys.stdout.isatty() else None,
@@ -100,18 +138,26 @@ def _root(
 
 app.command("demo")(demo.demo)
 app.command("append")(write.append)
+app.command("create")(topic.create)
+app.command("alter")(topic.alter)
+app.command("delete")(delete.delete)
 app.command("read")(look.read)
 app.command("tail")(look.tail)
 app.command("topics")(look.topics)
 app.command("stats")(look.stats)
 app.command("backup")(keep.backup)
+app.command("compact")(compact.compact)
 app.command("verify")(care.verify)
 app.command("repair")(care.repair)
 app.command("inspect")(care.inspect)
 app.command("export")(moving.export)
 app.command("import")(moving.import_)
 app.add_typer(queue.app)
+app.add_typer(table.app)
+app.add_typer(series.app)
 app.add_typer(group.app)
+app.add_typer(routes.app)
+app.add_typer(schedule.app)
 app.add_typer(pipeline.app)
 
 

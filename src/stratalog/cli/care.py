@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
 import stratalog
-from stratalog import OptionError
+from stratalog import NotAStoreError, OptionError
 from stratalog.cli.look import StorePath
 from stratalog.cli.output import (
     AsJson,
@@ -29,6 +29,11 @@ ColdUrl = Annotated[
     typer.Option(metavar="URL", help="The cold store, to look for segments there."),
 ]
 
+ColdDepth = Annotated[
+    Literal["sizes", "contents"],
+    typer.Option(help="Read the cold segments, or check only names and sizes."),
+]
+
 EXIT_DAMAGED = 6
 """Damage was found: the code that an error about damaged bytes has, too."""
 
@@ -36,11 +41,12 @@ EXIT_DAMAGED = 6
 def verify(
     path: StorePath,
     cold: ColdUrl = None,
+    cold_depth: ColdDepth = "contents",
     as_json: AsJson = False,
 ) -> None:
     """Check every byte of a store; runs beside a live writer. Damage ends with exit code 6."""
     with progress_bar(is_shown=not as_json) as progress:
-        report = stratalog.verify(path, cold=cold, progress=progress)
+        report = stratalog.verify(path, cold=cold, cold_depth=cold_depth, progress=progress)
     show_report(report, as_json=as_json)
     if not report.ok:
         raise typer.Exit(EXIT_DAMAGED)
@@ -49,10 +55,11 @@ def verify(
 def repair(
     path: StorePath,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     cold: ColdUrl = None,
+    cold_depth: ColdDepth = "contents",
     as_json: AsJson = False,
 ) -> None:
     """Make a damaged store whole again; what is lost becomes explicit gaps.
@@ -63,12 +70,14 @@ def repair(
     if is_asked and (as_json or not (sys.stdin.isatty() and sys.stdout.isatty())):
         raise OptionError("repair asks before it changes anything: give --yes, or --dry-run")
     with progress_bar(is_shown=not as_json) as progress:
-        report = stratalog.repair(path, dry_run=dry_run or is_asked, cold=cold, progress=progress)
+        report = stratalog.repair(
+            path, dry_run=dry_run or is_asked, cold=cold, cold_depth=cold_depth, progress=progress
+        )
     if is_asked and report.actions:
         show_report(report, as_json=False)
         typer.confirm("Do this?", abort=True)
         with progress_bar(is_shown=not as_json) as progress:
-            report = stratalog.repair(path, cold=cold, progress=progress)
+            report = stratalog.repair(path, cold=cold, cold_depth=cold_depth, progress=progress)
     show_report(report, as_json=as_json)
     if not report.ok or (dry_run and report.problems):
         raise typer.Exit(EXIT_DAMAGED)
@@ -86,13 +95,15 @@ def inspect(
     paint = make_paint()
     file = ""
     for row in dump(path):
+        is_next, file = row["file"] != file, row["file"]
         if as_json:
             write_json(row)
             continue
-        if row["file"] != file:
-            file = row["file"]
+        if is_next:
             write_line(paint(file, "bold"))
         write_line("  " + _row_text(row))
+    if not file:
+        raise NotAStoreError(f"{path} is no file of a store, and no directory that has any")
 
 
 def _row_text(row: Row) -> str:

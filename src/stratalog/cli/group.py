@@ -14,7 +14,7 @@ from stratalog.cli.output import AsJson, time_text, write_json, write_line, writ
 from stratalog.cli.queue import parse_place, show_seek
 from stratalog.reports import GroupStats
 
-app = typer.Typer(name="group", help="Look after consumer groups.", no_args_is_help=True)
+app = typer.Typer(name="group", help="Manage consumer groups.", no_args_is_help=True)
 
 StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the store.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic of the group.")]

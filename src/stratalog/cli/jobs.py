@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from stratalog.cli.care import EXIT_DAMAGED, ColdUrl, show_report
+from stratalog.cli.care import EXIT_DAMAGED, ColdDepth, ColdUrl, show_report
 from stratalog.cli.look import StorePath
 from stratalog.cli.output import (
     AsJson,
@@ -27,7 +27,7 @@ from stratalog.cli.output import (
 from stratalog.cli.spark import Master, spark_for
 
 if TYPE_CHECKING:
-    from stratalog.spark.outline import TopicReport
+    from stratalog.spark.jobs.outline import TopicReport
 
 TopicNames = Annotated[
     str, typer.Option(metavar="NAMES", help="Topics: names or patterns, with commas between.")
@@ -37,6 +37,7 @@ TopicNames = Annotated[
 def verify(
     path: StorePath,
     cold: ColdUrl = None,
+    cold_depth: ColdDepth = "contents",
     master: Master = None,
     as_json: AsJson = False,
 ) -> None:
@@ -50,7 +51,7 @@ def verify(
         progress_bar(is_shown=not as_json) as progress,
         spark_for(master, progress) as spark,
     ):
-        report = verify(path, spark=spark, cold=cold, progress=progress)
+        report = verify(path, spark=spark, cold=cold, cold_depth=cold_depth, progress=progress)
     show_report(report, as_json=as_json)
     if not report.ok:
         raise typer.Exit(EXIT_DAMAGED)
@@ -70,9 +71,7 @@ def report(
     ] = None,
     time_header: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="A header that says when something happened, to show latency."
-        ),
+        typer.Option(metavar="NAME", help="A header with the time of an event, to show latency."),
     ] = None,
     show: Annotated[bool, typer.Option("--open/--no-open", help="Open the page when done.")] = True,
     cold: ColdUrl = None,

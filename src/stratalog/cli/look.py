@@ -24,11 +24,14 @@ from stratalog.cli.output import (
     write_json,
     write_table,
 )
-from stratalog.cli.records import make_show, parse_time
+from stratalog.cli.records import make_show, parse_time, to_bytes
 from stratalog.reports import StoreStats, TopicStats
 
 StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the store.")]
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")]
+Key = Annotated[str | None, typer.Option(metavar="TEXT", help="Only records with this key.")]
+Tag = Annotated[str | None, typer.Option(metavar="TEXT", help="Only records with this tag.")]
+Node = Annotated[str | None, typer.Option(metavar="TEXT", help="Only records of this node.")]
 
 
 def read(
@@ -36,13 +39,25 @@ def read(
     topic: TopicName,
     start: Annotated[int, typer.Option(help="First offset.")] = 0,
     end: Annotated[
-        int | None, typer.Option(help="Offset to stop before; what is readable now if not given.")
+        int | None, typer.Option(help="Offset to stop before; by default the end.")
     ] = None,
     limit: Annotated[int | None, typer.Option(help="Most records to print.")] = None,
-    from_time: Annotated[
+    since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Skip records older than this: ISO 8601 or seconds."),
+        typer.Option(
+            "--since",
+            "--from-time",
+            metavar="TIME",
+            help="Skip records older than this: ISO 8601 or seconds.",
+        ),
     ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Stop before records of this time.")
+    ] = None,
+    key: Key = None,
+    tag: Tag = None,
+    node: Node = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="Begin with the newest.")] = False,
     values: Annotated[
         bool, typer.Option("--values", help="Print the payloads alone, as they are.")
     ] = False,
@@ -51,14 +66,15 @@ def read(
     """Print the records of a topic."""
     if values and as_json:
         raise OptionError("--values and --json are two forms of output: give one of them")
-    moment = None if from_time is None else parse_time(from_time)
+    moments = [None if text is None else parse_time(text) for text in (since, until)]
     with stratalog.open(path, read_only=True) as store:
         handle = store.topic(topic)
-        if moment is not None:
-            start = max(start, handle.offset_at(moment))
         width = len(str(handle.next_offset))
         show = make_show(as_json=as_json, as_values=values, offset_width=width)
-        for item in handle.read(start, end, limit):
+        for item in handle.read(
+            start, end, limit, since=moments[0], until=moments[1],
+            key=None if key is None else to_bytes(key), tag=tag, node=node, reverse=reverse,
+        ):  # fmt: skip
             show(item)
 
 
@@ -66,23 +82,37 @@ def tail(
     path: StorePath,
     topic: TopicName,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Records to begin with.")] = 10,
-    follow: Annotated[bool, typer.Option(help="Wait for new records; Ctrl-C ends.")] = True,
+    follow: Annotated[
+        bool, typer.Option("--follow/--no-follow", "-f", help="Wait for new records; Ctrl-C ends.")
+    ] = True,
     timeout: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", help="End when nothing came for so long."),
+        typer.Option(metavar="SECONDS", help="End after this long without a record."),
     ] = None,
+    key: Key = None,
+    tag: Tag = None,
+    node: Node = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the newest records of a topic, then those to come."""
+    wanted = None if key is None else to_bytes(key)
     with (
         contextlib.suppress(KeyboardInterrupt),
         stratalog.open(path, read_only=True) as store,
     ):
         handle = store.topic(topic)
         stats = handle.stats()
-        start = max(stats.earliest, stats.next_offset - lines)
-        items = handle.watch(start, timeout) if follow else handle.read(start)
         show = make_show(as_json=as_json, offset_width=len(str(stats.next_offset)))
+        last = handle.records(
+            end=stats.next_offset, limit=lines, key=wanted, tag=tag, node=node, reverse=True,
+            gaps="skip",
+        )  # fmt: skip
+        start = min((record.offset for record in last), default=stats.next_offset)
+        items = (
+            handle.watch(start, timeout, key=wanted, tag=tag, node=node)
+            if follow
+            else handle.read(start, key=wanted, tag=tag, node=node)
+        )
         for item in items:
             show(item)
             sys.stdout.flush()
@@ -130,7 +160,7 @@ def stats(
 
 
 def _topic_stats(topic: stratalog.Topic) -> TopicStats:
-    """Numbers about a topic; a class it did not choose is up to whoever writes, not to us."""
+    """Numbers about a topic; a class it did not choose is up to the writer, not to us."""
     durability = str(topic.options.durability or "default")
     return msgspec.structs.replace(topic.stats(), durability=durability)
 

@@ -104,9 +104,15 @@ def progress_bar(*, is_shown: bool = True) -> Iterator[Callable[[int, int, str],
     if not is_shown or not sys.stdout.isatty():
         yield None
         return
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, Task, TextColumn
+    from rich.text import Text
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True))
+    class Bytes(DownloadColumn):
+        def render(self, task: Task) -> Text:
+            """Say nothing while it is not known how much there is to do: Spark is starting."""
+            return Text("") if task.total is None else super().render(task)
+
+    columns = (TextColumn("{task.description}"), BarColumn(), Bytes(binary_units=True))
     with Progress(*columns, console=make_console(), transient=True) as bars:
         task = bars.add_task("reading", total=None)
 

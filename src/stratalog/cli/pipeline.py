@@ -6,7 +6,8 @@ import sys
 
 import typer
 
-from stratalog.cli import declared, jobs, moving
+from stratalog.cli import jobs, moving
+from stratalog.cli import pipeline_run as declared
 
 app = typer.Typer(
     name="pipeline",

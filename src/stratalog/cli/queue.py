@@ -10,12 +10,14 @@ import msgspec
 import typer
 
 import stratalog
-from stratalog import OptionError, Put, Record, Store, UnknownTopicError
+from stratalog import OptionError, Put, Queue, Record, Store
+from stratalog.cli.append import batches
 from stratalog.cli.output import AsJson, count_text, write_facts, write_json, write_line
-from stratalog.cli.records import make_show, parse_headers, parse_time, to_bytes, to_json
+from stratalog.cli.records import make_show, parse_headers, parse_time, to_json
 from stratalog.model import Delivery
+from stratalog.state.catalog import unknown
 
-app = typer.Typer(name="queue", help="Put, get and look after messages.", no_args_is_help=True)
+app = typer.Typer(name="queue", help="Put, get and manage messages.", no_args_is_help=True)
 
 StorePath = Annotated[Path, typer.Argument(metavar="PATH", help="Directory of the store.")]
 QueueName = Annotated[str, typer.Argument(metavar="QUEUE", help="Name of the queue.")]
@@ -26,13 +28,20 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=1, help="Most messages.
 def put(
     path: StorePath,
     queue: QueueName,
-    values: Annotated[list[str], typer.Argument(metavar="VALUE", help="Messages.")],
+    values: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="VALUE",
+            show_default=False,
+            help="Messages; without any, or with - alone, lines of standard input.",
+        ),
+    ] = None,
     priority: Annotated[int, typer.Option(help="0 to 255; 0 is the most urgent.")] = 0,
     ttl: Annotated[
         float | None, typer.Option(metavar="SECONDS", help="Time until they expire.")
     ] = None,
     delay: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="Time until they can be got.")
+        float | None, typer.Option(metavar="SECONDS", help="Time before they are delivered.")
     ] = None,
     id: Annotated[
         str | None, typer.Option("--id", help="Deduplication id, for a single message.")
@@ -44,20 +53,20 @@ def put(
     as_json: AsJson = False,
 ) -> None:
     """Put messages into a queue, which is made if there is none."""
-    if id is not None and len(values) > 1:
-        raise OptionError(f"--id is for one message: {len(values)} were given")
+    given = None if values == ["-"] else values
+    if id is not None and len(given or ()) != 1:
+        count = len(given) if given else "lines of standard input"
+        raise OptionError(f"--id is for one message: {count} were given")
     headers = parse_headers(header or ())
     with stratalog.open(path) as store:
         handle = store.queue(queue)
-        puts = [
-            handle.put(
-                to_bytes(value), priority=priority, ttl=ttl, delay=delay, dedup_id=id,
-                headers=headers or None,
-            )
-            for value in values
-        ]  # fmt: skip
-    for one in puts:
-        _show_put(queue, one, as_json=as_json)
+        for batch in batches(given, store.options.record_bytes_max):
+            for value in batch:
+                done = handle.put(
+                    value, priority=priority, ttl=ttl, delay=delay, dedup_id=id,
+                    headers=headers or None,
+                )  # fmt: skip
+                _show_put(queue, done, as_json=as_json)
 
 
 def _show_put(queue: str, put: Put, *, as_json: bool) -> None:
@@ -75,7 +84,7 @@ def get(
     limit: Limit = 1,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="Time to wait.")] = 0.0,
     ack: Annotated[
-        bool, typer.Option(help="Acknowledge what was printed; else it comes again.")
+        bool, typer.Option(help="Acknowledge printed messages; else they come again.")
     ] = True,
     values: Annotated[
         bool, typer.Option("--values", help="Print the payloads alone, as they are.")
@@ -92,6 +101,57 @@ def get(
             handle.ack(*messages)
     if not messages:
         raise stratalog.QueueEmptyError(f"queue {queue!r} has no message that can be got now")
+
+
+Offsets = Annotated[
+    list[int],
+    typer.Argument(metavar="OFFSET", help="Messages that `get --no-ack` has printed."),
+]
+
+
+@app.command("ack")
+def ack(path: StorePath, queue: QueueName, offsets: Offsets, as_json: AsJson = False) -> None:
+    """Acknowledge messages that were got and not acknowledged: they do not come again."""
+    with stratalog.open(path) as store:
+        _held(store, queue, offsets).ack(offsets)
+    _show_settled(queue, offsets, "done", as_json=as_json)
+
+
+@app.command("nack")
+def nack(
+    path: StorePath,
+    queue: QueueName,
+    offsets: Offsets,
+    delay: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Time before they are delivered again.")
+    ] = None,
+    reason: Annotated[str, typer.Option(help="The reason, kept in a dead letter's headers.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Give messages back that were got and not acknowledged: they come again."""
+    with stratalog.open(path) as store:
+        _held(store, queue, offsets).nack(offsets, delay=delay, reason=reason)
+    _show_settled(queue, offsets, "given back", as_json=as_json)
+
+
+def _held(store: Store, queue: str, offsets: list[int]) -> Queue:
+    """Return the queue, if all of these messages are pending."""
+    handle = store.queue(_existing(store, queue))
+    free = [offset for offset in offsets if offset not in handle.engine.state.pending]
+    if free:
+        raise stratalog.LeaseLostError(
+            f"offset {free[0]} of queue {queue!r} is not held by any consumer. Get it first, with "
+            "`stratalog queue get --no-ack`."
+        )
+    return handle
+
+
+def _show_settled(queue: str, offsets: list[int], what: str, *, as_json: bool) -> None:
+    for offset in offsets:
+        if as_json:
+            write_json({"queue": queue, "offset": offset, "state": what})
+        else:
+            write_line(f"{queue}: offset {offset} {what}")
 
 
 @app.command("peek")
@@ -207,7 +267,7 @@ def parse_place(text: str) -> Any:
 def _existing(store: Store, queue: str) -> str:
     """A queue that is there: what is mistyped is not made."""
     if queue not in store.queues() and queue not in store.topics():
-        raise UnknownTopicError(f"no queue {queue!r} in this store: there are {store.queues()}")
+        raise unknown("queue", queue, store.queues())
     return queue
 
 
@@ -225,5 +285,5 @@ def _record(message: Delivery) -> Record:
     return Record(
         message.value, message.key, message.headers, message.tag, message.node,
         message.timestamp, message.offset, message.priority, message.expires_at,
-        message.not_before, message.operation,
+        message.not_before, message.operation, message.more[8],
     )  # fmt: skip

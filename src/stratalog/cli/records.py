@@ -43,8 +43,8 @@ def to_text(item: Record | Gap, paint: Paint, offset_width: int) -> str:
         paint(time_text(item.timestamp), "dim"),
     ]
     if item.key is not None:
-        parts.append(paint("key=", "dim") + paint(_shown(item.key), "cyan"))
-    parts.append(paint("(no value)", "dim") if item.value is None else _shown(item.value))
+        parts.append(paint("key=", "dim") + paint(shown(item.key), "cyan"))
+    parts.append(paint("(no value)", "dim") if item.value is None else shown(item.value))
     if more := " ".join(f"{name}={text}" for name, text in _more(item)):
         parts.append(paint(more, "dim"))
     return "  ".join(parts)
@@ -61,18 +61,21 @@ def _more(record: Record) -> Iterable[tuple[str, str]]:
     if record.node is not None:
         yield "node", _printable(record.node)
     for name, value in record.headers.items():
-        yield f"header:{_printable(name)}", _shown(value)
+        yield f"header:{_printable(name)}", shown(value)
     if record.priority:
         yield "priority", str(record.priority)
     if record.expires_at:
         yield "expires", time_text(record.expires_at)
     if record.not_before:
         yield "not_before", time_text(record.not_before)
+    if record.given_time:
+        yield "event_time", time_text(record.given_time)
     if record.operation:
         yield "operation", Operation(record.operation).name.lower()
 
 
-def _shown(data: bytes) -> str:
+def shown(data: bytes) -> str:
+    """Bytes on one line: as text if they are text."""
     try:
         return _printable(data.decode())
     except UnicodeDecodeError:
@@ -97,21 +100,24 @@ def to_json(item: Record | Gap) -> dict[str, Any]:
         "offset": item.offset,
         "timestamp": item.timestamp,
         "time": time_text(item.timestamp),
-        "key": _bytes_json(item.key),
-        "value": _bytes_json(item.value),
-        "headers": {name: _bytes_json(value) for name, value in item.headers.items()},
+        "key": bytes_json(item.key),
+        "value": bytes_json(item.value),
+        "headers": {name: bytes_json(value) for name, value in item.headers.items()},
         "tag": item.tag,
         "node": item.node,
     }
     for name in ("priority", "expires_at", "not_before"):
         if number := getattr(item, name):
             fields[name] = number
+    if item.given_time:
+        fields["event_time"] = item.given_time
     if item.operation:
         fields["operation"] = Operation(item.operation).name.lower()
     return fields
 
 
-def _bytes_json(data: bytes | None) -> Any:
+def bytes_json(data: bytes | None) -> Any:
+    """Bytes as JSON has them: as text if they are text, else in base64."""
     if data is None:
         return None
     try:

@@ -40,11 +40,19 @@ def spark_for(master: str | None, progress: Progress | None = None) -> Iterator[
             except Exception:
                 hidden.show()
                 raise
-        yield spark
+        try:
+            yield spark
+        except Exception as error:
+            from stratalog.spark.jobs.work import WorkError
+            from stratalog.spark.spark_errors import is_spark_error, spark_sentence
+
+            if not is_spark_error(error):
+                raise
+            raise WorkError(f"Spark failed: {spark_sentence(error)}") from error
 
 
 class Hidden:
-    """What went to standard error meanwhile."""
+    """The lines that went to standard error meanwhile."""
 
     def __init__(self, file: Any, target: int) -> None:
         self._file = file
@@ -55,8 +63,8 @@ class Hidden:
         self._file.seek(0)
         os.write(self._target, self._file.read())
 
-    def tell(self, line: str) -> None:
-        """Say something there ourselves, if there is somebody to read it."""
+    def report(self, line: str) -> None:
+        """Print a line there ourselves, if it is a terminal."""
         if os.isatty(self._target):
             os.write(self._target, f"{line}\n".encode())
 

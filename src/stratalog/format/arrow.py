@@ -32,6 +32,7 @@ TYPES: dict[str, pa.DataType] = {
     "expires_at": pa.timestamp("ns", tz="UTC"),
     "not_before": pa.timestamp("ns", tz="UTC"),
     "operation": pa.uint8(),
+    "event_time": pa.timestamp("ns", tz="UTC"),
 }
 DEFAULT_COLUMNS = ("offset", "timestamp", "key", "value", "headers", "tag", "node")
 
@@ -92,7 +93,7 @@ def _plain_run(run: list[Part], wanted: pa.Schema) -> list[pa.RecordBatch]:
     for name in wanted.names:
         if name == "offset":
             columns.append(numbers_array(TYPES[name], _run_offsets(run, sum(counts))))
-        elif name == "timestamp":
+        elif name in ("timestamp", "event_time"):  # which are the same: there are values alone
             columns.append(numbers_array(TYPES[name], _run_timestamps(run, counts)))
         elif name == "value":
             columns.append(pa.chunked_array(_run_values(run), TYPES[name]))
@@ -143,12 +144,22 @@ def to_arrow(batch: Batch, wanted: pa.Schema, first: int, end: int) -> pa.Record
             arrays.append(numbers_array(pa.int64(), batch.offsets()))
         elif name == "timestamp":
             arrays.append(numbers_array(TYPES[name], batch.timestamps()))
+        elif name == "event_time":
+            arrays.append(numbers_array(TYPES[name], batch.event_times()))
         elif (column := getattr(batch, name)) is None:
             arrays.append(_nulls(name, count))
         else:
             arrays.append(_array(batch, body, name, column))
     whole = pa.RecordBatch.from_arrays(arrays, schema=wanted)
     return whole if end - first == count else whole.slice(first, end - first)
+
+
+def rows_to_arrow(
+    batch: Batch, wanted: pa.Schema, indexes: npt.NDArray[np.int64]
+) -> pa.RecordBatch:
+    """Records of a batch by index, copied; the indexes rise or fall."""
+    low, high = sorted((int(indexes[0]), int(indexes[-1])))
+    return to_arrow(batch, wanted, low, high + 1).take(pa.array(indexes - low))
 
 
 def numbers_array(kind: pa.DataType, numbers: npt.NDArray[np.int64]) -> pa.Array:
@@ -203,7 +214,7 @@ def check_text(array: pa.Array) -> None:
 
 @functools.lru_cache(maxsize=256)
 def _nulls(name: str, count: int) -> pa.Array:
-    """A column nobody wrote: a slice of one that is shared by all lengths up to a power of 2."""
+    """A column without values: a slice of one that is shared by all lengths up to a power of 2."""
     return _many_nulls(name, max(_NULLS_MIN, 1 << (count - 1).bit_length())).slice(0, count)
 
 

@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 
 from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 from stratalog.format.arrow import TYPES
-from stratalog.format.columns import add_timestamps, pad, validity_bits
+from stratalog.format.columns import add_timestamps, joined, pad, validity_bits
 from stratalog.format.frame import Flag
 from stratalog.model import Operation
 from stratalog.options import TIME_MAX, check_known
 
 _ROW_BYTES = 16  # about what a record takes besides its bytes: its time, and where they end
-_SPAN_MAX = (1 << 32) - 1  # what an offset in a batch can be behind its first
+_SPAN_MAX = (1 << 32) - 1  # how far an offset in a batch can be from its first
 
 
 class ArrowColumns:
@@ -96,7 +96,27 @@ class ArrowColumns:
             flags |= Flag.NOT_BEFORE
             parts.append(not_before.tobytes())
         flags |= self._add_bytes(parts, "operation", Flag.OPERATIONS)
-        return flags, b"".join(parts)
+        events = self._event_times(timestamps)
+        if events is not None and events.any():
+            flags |= Flag.EVENT_TIMES
+            parts.append(events.tobytes())
+        return flags, joined(parts)
+
+    def _event_times(
+        self, timestamps: npt.NDArray[np.int64] | None
+    ) -> npt.NDArray[np.int64] | None:
+        """Times that records were given, 0 where it is the one they get."""
+        events = self._int64s("event_time")
+        given = self._int64s("timestamp")
+        if events is None:
+            if given is None or timestamps is None:
+                return None
+            events = given
+        elif given is not None:
+            events = np.where(events, events, given)
+        if timestamps is not None:
+            events = np.where(events == timestamps, 0, events)
+        return events
 
     def _int64s(self, name: str) -> npt.NDArray[np.int64] | None:
         column = self._columns.get(name)

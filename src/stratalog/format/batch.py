@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stratalog.errors import CorruptionError
-from stratalog.format.codec import decompress
+from stratalog.format.codec import EXPANDED_BYTES_MAX, decompress
 from stratalog.format.frame import CODEC_MASK, Flag, FrameHeader
 from stratalog.format.runs import Headers, Int64s, numbers_of
 from stratalog.format.sections import (
@@ -36,9 +36,9 @@ class Batch:
     """One parsed batch: offsets, times and columns, whole or from index `first` to `end`."""
 
     __slots__ = (
-        "base_offset", "base_timestamp", "body", "count", "expires_at", "headers", "key", "node",
-        "not_before", "offset_deltas", "operation", "priority", "size", "tag", "timestamp_deltas",
-        "value",
+        "base_offset", "base_timestamp", "body", "count", "event_time", "expires_at", "headers",
+        "key", "node", "not_before", "offset_deltas", "operation", "priority", "size", "tag",
+        "timestamp_deltas", "value",
     )  # fmt: skip
 
     base_offset: int
@@ -58,11 +58,19 @@ class Batch:
     expires_at: Int64s | None
     not_before: Int64s | None
     operation: npt.NDArray[np.uint8] | None
+    event_time: Int64s | None
+    """Times that records were given, where they are not their times in the log; else 0."""
 
     @classmethod
-    def parse(cls, header: FrameHeader, body: bytes | memoryview, start: int = 0) -> Batch:
+    def parse(
+        cls,
+        header: FrameHeader,
+        body: bytes | memoryview,
+        start: int = 0,
+        expanded_bytes_max: int = EXPANDED_BYTES_MAX,
+    ) -> Batch:
         """Find the sections of a verified body at `start`; raises `CorruptionError`."""
-        # Values alone, the common case; whatever is wrong with them is told further down.
+        # Values alone, the common case; errors in them are raised further down.
         if (found := find_values(header, body, start)) is not None:
             ends = np.frombuffer(body, np.int32, header.count + 1, start)
             if ends_rise(body, start, ends):
@@ -79,7 +87,7 @@ class Batch:
         flags = header.flags
         end = start + header.body_length
         if flags & CODEC_MASK:
-            body = decompress(bytes(body[start:end]), flags & CODEC_MASK)
+            body = decompress(bytes(body[start:end]), flags & CODEC_MASK, expanded_bytes_max)
             start, end = 0, len(body)
         batch = cls()
         count = batch.count = header.count
@@ -110,6 +118,7 @@ class Batch:
         batch.expires_at = optional(Flag.EXPIRES_AT, np.int64)
         batch.not_before = optional(Flag.NOT_BEFORE, np.int64)
         batch.operation = optional(Flag.OPERATIONS, np.uint8)
+        batch.event_time = optional(Flag.EVENT_TIMES, np.int64)
         cursor.finish()
         _check_deltas(batch, header.max_timestamp)
         return batch
@@ -166,14 +175,14 @@ class Batch:
             return None
         count = int(counts.sum())
         # Each batch's ends begin where the values of those before it end.
-        behind = np.cumsum(lengths)
+        value_ends = np.cumsum(lengths)
         ends = np.zeros(count + 2 & ~1, np.int32)  # even, so that it needs no padding
         if count == len(counts):
-            ends[1 : count + 1] = behind
+            ends[1 : count + 1] = value_ends
         else:
             spans = zip((starts + 4).tolist(), (starts + 4 + 4 * counts).tolist(), strict=True)
             own_ends = np.frombuffer(b"".join([data[a:b] for a, b in spans]), np.int32)
-            np.add(own_ends, (behind - lengths).repeat(counts), out=ends[1 : count + 1])
+            np.add(own_ends, (value_ends - lengths).repeat(counts), out=ends[1 : count + 1])
             if not rises(ends[: count + 1]):
                 return None
         values = starts + ends_lengths
@@ -199,12 +208,18 @@ class Batch:
         batch.value = value
         batch.timestamp_deltas = batch.offset_deltas = batch.key = batch.headers = None
         batch.tag = batch.node = batch.priority = batch.expires_at = None
-        batch.not_before = batch.operation = None
+        batch.not_before = batch.operation = batch.event_time = None
         return batch
 
     def hold(self, floor: int) -> None:
         """Let no record have an earlier time than this one."""
-        stamps = np.maximum(self.timestamps(), floor)
+        given = self.timestamps()
+        stamps = np.maximum(given, floor)
+        # What the records were given stays known.
+        raised = np.where(stamps > given, given, 0)
+        if raised.any():
+            known = self.event_time
+            self.event_time = raised if known is None else np.where(known, known, raised)
         self.base_timestamp = int(stamps[0])
         is_even = stamps[0] == stamps[-1]
         self.timestamp_deltas = None if is_even else stamps - self.base_timestamp
@@ -214,7 +229,7 @@ class Batch:
         return (
             self.key is None and self.headers is None and self.tag is None and self.node is None
             and self.priority is None and self.expires_at is None and self.not_before is None
-            and self.operation is None
+            and self.operation is None and self.event_time is None
         )  # fmt: skip
 
     @property
@@ -222,13 +237,13 @@ class Batch:
         """Whether there is nothing but values, none of them None, and their times."""
         rest: tuple[object, ...] = (
             self.offset_deltas, self.key, self.headers, self.tag, self.node, self.priority,
-            self.expires_at, self.not_before, self.operation,
+            self.expires_at, self.not_before, self.operation, self.event_time,
         )  # fmt: skip
         # `is`, item by item: an array compared with None is an array.
         return self.value.validity < 0 and all(column is None for column in rest)
 
     def range_of(self, start: int, end: int) -> tuple[int, int]:
-        """The records between two offsets, by index: the first of them and the one behind."""
+        """Return the records between two offsets, by index: the first and the one after them."""
         low, high = start - self.base_offset, end - self.base_offset
         if self.offset_deltas is None:
             return min(max(low, 0), self.count), min(max(high, 0), self.count)
@@ -264,6 +279,14 @@ class Batch:
             return deltas + self.base_timestamp
         return np.full(end - first, self.base_timestamp, np.int64)
 
+    def event_times(self, first: int = 0, end: int | None = None) -> Int64s:
+        """Nanoseconds that the records were given: those of the log, or earlier ones."""
+        stamps = self.timestamps(first, end)
+        if self.event_time is None:
+            return stamps
+        known = self.event_time[first : self.count if end is None else end]
+        return np.where(known, known, stamps)
+
     def _times(self, first: int, end: int) -> Any:
         if self.timestamp_deltas is None:
             return [self.base_timestamp] * (end - first)  # one number, not as many as records
@@ -272,6 +295,12 @@ class Batch:
     def values(self, first: int = 0, end: int | None = None) -> list[bytes | None]:
         """Payloads alone."""
         return self._items(self.value, first, self.count if end is None else end)
+
+    def value_views(self, first: int, end: int) -> list[memoryview]:
+        """Payloads without a copy; one that is None is empty."""
+        body, start = memoryview(self.body), self.value.start
+        places = (self.value.ends[first : end + 1] + start).tolist()
+        return [body[low:high] for low, high in pairwise(places)]
 
     def keys(self, first: int = 0, end: int | None = None) -> list[bytes | None]:
         """Keys alone."""
@@ -289,14 +318,16 @@ class Batch:
         """
         fields: list[Any] = [
             self.values(first, end),
-            self._optional(self.key, first, end),
+            repeat(None) if self.key is None else self._items(self.key, first, end),
             repeat(NO_HEADERS) if self.headers is None else self.header_dicts(first, end),
-            self.text(self.tag, first, end),
-            self.text(self.node, first, end),
+            repeat(None) if self.tag is None else self.text(self.tag, first, end),
+            repeat(None) if self.node is None else self.text(self.node, first, end),
             self._times(first, end),
             self.offsets(first, end).tolist(),
         ]
-        rest = (self.priority, self.expires_at, self.not_before, self.operation)
+        rest = (
+            self.priority, self.expires_at, self.not_before, self.operation, self.event_time,
+        )  # fmt: skip
         if whole or any(column is not None for column in rest):
             fields += [repeat(0) if c is None else c[first:end].tolist() for c in rest]
         return fields
@@ -329,9 +360,6 @@ class Batch:
         """Which items of a nullable column are there."""
         bits = np.frombuffer(self.body, np.uint8, (self.count + 7) // 8, column.validity)
         return np.unpackbits(bits, count=self.count, bitorder="little").view(np.bool_)
-
-    def _optional(self, column: Binary | None, first: int, end: int) -> Any:
-        return repeat(None) if column is None else self._items(column, first, end)
 
     def text(self, column: Binary | None, first: int, end: int) -> Any:
         """The items of a column of text."""

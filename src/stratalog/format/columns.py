@@ -18,6 +18,7 @@ with a flag are there only when the header has that flag. `n` is the header's co
 | expires_at | EXPIRES_AT | i64 x n, nanoseconds since 1970, 0 is never |
 | not_before | NOT_BEFORE | i64 x n, nanoseconds since 1970, 0 is at once |
 | operation | OPERATIONS | u8 x n, 0 put, 1 delete |
+| event_time | EVENT_TIMES | i64 x n, nanoseconds since 1970, 0 is that of the record |
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from itertools import accumulate, chain
 import numpy as np
 import numpy.typing as npt
 
-from stratalog.errors import TooLargeError
+from stratalog.errors import OutOfMemoryError, TooLargeError
 from stratalog.format.frame import BODY_BYTES_MAX, Flag
 
 Header = tuple[bytes, bytes]
@@ -51,8 +52,8 @@ class Columns:
     """
 
     __slots__ = (
-        "expires_at", "headers", "keys", "nodes", "not_before", "operations", "priorities",
-        "tags", "timestamps", "values",
+        "event_times", "expires_at", "headers", "keys", "nodes", "not_before", "operations",
+        "priorities", "tags", "timestamps", "values",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +69,7 @@ class Columns:
         expires_at: Sequence[int] | None = None,
         not_before: Sequence[int] | None = None,
         operations: Sequence[int] | None = None,
+        event_times: Sequence[int] | None = None,
     ) -> None:
         self.values = values
         self.keys = keys
@@ -79,6 +81,7 @@ class Columns:
         self.expires_at = expires_at
         self.not_before = not_before
         self.operations = operations
+        self.event_times = event_times
 
 
 def encode_columns(columns: Columns) -> tuple[int, bytes]:
@@ -119,13 +122,35 @@ def encode_columns(columns: Columns) -> tuple[int, bytes]:
     if columns.operations is not None:
         flags |= Flag.OPERATIONS
         _add_padded(parts, bytes(columns.operations))
-    return flags, b"".join(parts)
+    if columns.event_times is not None:
+        flags |= Flag.EVENT_TIMES
+        parts.append(np.array(columns.event_times, np.int64).tobytes())
+    return flags, joined(parts)
+
+
+def joined(parts: Sequence[bytes]) -> bytes:
+    """One piece of memory for all parts; raises `OutOfMemoryError` if there is none."""
+    try:
+        return b"".join(parts)
+    except MemoryError as error:
+        raise no_memory(f"encode a batch of {sum(map(len, parts))} bytes") from error
+
+
+def no_memory(what: str) -> OutOfMemoryError:
+    """Lack of memory to encode or decode something, before anything was changed."""
+    return OutOfMemoryError(
+        f"no memory to {what}. Free some memory, or raise the limit of this process "
+        "(`ulimit -v`). Then try again."
+    )
 
 
 def encode_value(value: bytes) -> bytes:
     """The body of a batch that has one value, and nothing else."""
     length = len(value)
-    return _ONE.pack(0, length) + value + _PADDING[-length & 7]
+    try:
+        return _ONE.pack(0, length) + value + _PADDING[-length & 7]
+    except MemoryError as error:
+        raise no_memory(f"encode a value of {length} bytes") from error
 
 
 def encode_values(values: Sequence[bytes]) -> tuple[bytes, int] | None:
@@ -148,6 +173,8 @@ def encode_values(values: Sequence[bytes]) -> tuple[bytes, int] | None:
         body = b"".join(parts)
     except TypeError:
         return None
+    except MemoryError as error:
+        raise no_memory(f"encode a batch of {count} values") from error
     # A memoryview's len counts items: the caller must take such values one by one.
     return (body, count) if len(body) == body_length else None
 
@@ -217,7 +244,7 @@ def _add_binary(parts: list[bytes], items: Sequence[bytes]) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _uniform_ends(count: int, length: int) -> tuple[bytes, bytes, int]:
-    """What stands before and behind that many values of one length, and the length of it all."""
+    """Return the bytes before and after that many values of one length, and the total length."""
     total = _check_total(count * length)
     ends = pad((np.arange(count + 1, dtype=np.int32) * np.int32(length)).tobytes())
     padding = _PADDING[-total & 7]
@@ -231,7 +258,8 @@ def _ends(lengths: list[int]) -> tuple[bytes, int]:
         return pad(struct.pack(f"<{len(ends)}i", *ends)), ends[-1]
     total = _check_total(sum(lengths))
     ends_array = np.zeros(len(lengths) + 1, np.int32)
-    np.cumsum(lengths, out=ends_array[1:])
+    # As 32 bits at once: of a list, cumsum makes an array of its own, in four times the time.
+    np.cumsum(np.fromiter(lengths, np.int32, len(lengths)), dtype=np.int32, out=ends_array[1:])
     return pad(ends_array.tobytes()), total
 
 

@@ -10,10 +10,12 @@ Control body, little-endian:
 A `TOPIC` frame's body is a `TopicBody`; its header has the topic's id, and the number of the
 change (0 when created) in `base_offset`: the highest number wins, wherever it is replayed from.
 A `DELETE` frame's body is a set of offsets in the portable format of 64-bit Roaring bitmaps.
-A `LOST` frame's body is one too: offsets that were damaged and given up by a repair. A `TIER`
-frame's body is a `Segment summary`, then the address of the cold store, UTF-8. A `DROP`
-frame's body is the topic's last `TopicBody`; that of a `SKIP` frame means nothing. That of an
-`ADOPT` frame is told of under manifests; it belongs to no topic, and its header has the id 0.
+A `LOST` frame's body is one too: offsets that are given up, and why in `base_offset`: 0 they were
+damaged, 1 a crash took them, a full disk refused them, or it is open whether they were given out.
+A `TIER` frame's body is a `Segment summary`, then UTF-8: the address of the cold store, a zero
+byte, and the name of the object there. Earlier releases wrote neither that byte nor a name. A
+`DROP` frame's body is the topic's last `TopicBody`; that of a `SKIP` frame means nothing. That of
+an `ADOPT` frame is told of under manifests; it belongs to no topic, and its header has the id 0.
 
 A `RESERVE` frame's body is its number, again the highest wins; the offset that an ephemeral
 topic goes on from is in `base_offset`.
@@ -53,6 +55,7 @@ from pyroaring import BitMap64
 
 from stratalog.errors import CorruptionError
 from stratalog.format.frame import ALIGNMENT
+from stratalog.format.names import parse_cold_name
 from stratalog.format.segment import SUMMARY, SUMMARY_BYTES, Summary, decode_summaries
 
 PREFIX = struct.Struct("<II")
@@ -70,6 +73,9 @@ assert FLOOR.size == 16
 
 REASONS = ("", "evicted", "expired", "damaged")
 """Why records are gone, by the number in a `FLOOR` frame."""
+
+LOST_DAMAGED, LOST_CRASH = range(2)
+"""Why offsets were given up, in `base_offset` of a `LOST` frame."""
 
 _OFFSET_MAX = (1 << 63) - 1
 
@@ -140,21 +146,26 @@ def decode_offsets(data: bytes) -> BitMap64:
     return offsets
 
 
-def encode_tier(summary: Summary, location: str) -> bytes:
-    """The body of a `TIER` frame."""
-    return wrap(SUMMARY.pack(*summary) + location.encode())
+def encode_tier(summary: Summary, location: str, name: str = "") -> bytes:
+    """The body of a `TIER` frame; without a name, as earlier releases wrote it."""
+    place = f"{location}\0{name}" if name else location
+    return wrap(SUMMARY.pack(*summary) + place.encode())
 
 
-def decode_tier(body: bytes) -> tuple[Summary, str]:
-    """Read the body of a `TIER` frame: the segment, and where it is."""
+def decode_tier(body: bytes) -> tuple[Summary, str, str]:
+    """Read the body of a `TIER` frame: the segment, where it is, and its name if it says so."""
     data = unwrap(body)
     summaries = decode_summaries(data[:SUMMARY_BYTES])
     if not summaries:
         raise CorruptionError("tier frame cut short")
     try:
-        return summaries[0], data[SUMMARY_BYTES:].decode()
+        location, has_name, name = data[SUMMARY_BYTES:].decode().partition("\0")
     except UnicodeDecodeError as error:
         raise CorruptionError(f"tier frame has an address that is not UTF-8: {error}") from error
+    told = parse_cold_name(name)
+    if has_name and (told is None or told.first_offset != summaries[0].first_offset):
+        raise CorruptionError(f"tier frame names an object {name!r}, which cannot be")
+    return summaries[0], location, name
 
 
 def encode_checkpoint(segment: int, position: int) -> bytes:

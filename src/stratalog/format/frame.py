@@ -18,15 +18,18 @@ Frame header, little-endian:
 | header_checksum | u32 | low half of the seeded XXH3-64 of this header with this field zero |
 | unsynced | u32 | in a log: 8-byte words before this frame not known durable when it was written |
 
-Two checksums: headers can be scanned alone, and a batch can be given its offset without reading
-its body again. In a log file the header checksum is seeded with the file's first lsn, so that a
-frame left over in a recycled file never validates; elsewhere the seed is 0. Frames inside of a
-`MULTI` frame have a seed of their own. Behind the last frame of a recycled file, and in front of
-one that is to be recycled, stand eight zeros: the end mark. Those of a new file are zeros anyway.
+Two checksums: headers can be scanned alone, and a batch can be given its offset without reading its
+body again. In a log file the header checksum is seeded with the file's place, so that neither a
+frame left over in a recycled file nor a file of another store or shard ever validates; elsewhere
+the seed is 0. The seed is the low 63 bits of the XXH3-64 of the store's identity (16 bytes), the
+shard (u32) and the file's first lsn (u64); in a directory of version 1, the first lsn alone. Frames
+inside a `MULTI` frame have a seed of their own. After the last frame of a recycled file, and at the
+front of one that is to be recycled, stand eight zeros: the end mark. Those of a new file are zeros
+anyway.
 
-`unsynced` is what tells a torn tail from damage. A valid frame behind a broken place proves
-damage only if the broken place was durable before that frame was written; without a sync in
-between, a crash may well keep the later write and lose the earlier one.
+`unsynced` distinguishes a torn tail from damage. A valid frame after a broken place proves damage
+only if the broken place was durable before that frame was written; without a sync in between, a
+crash may well keep the later write and lose the earlier one.
 """
 
 from __future__ import annotations
@@ -46,6 +49,9 @@ ALIGNMENT = 8
 # A body is mapped to Arrow, whose offsets are signed 32-bit; half of that leaves no corner case.
 BODY_BYTES_MAX = 1 << 30
 
+_PLACE = struct.Struct("<16sIQ")
+_SEED_MASK = (1 << 63) - 1
+
 HEADER = struct.Struct("<4sBBHIIQQqqQII")
 HEADER_BYTES = 64
 assert HEADER.size == HEADER_BYTES
@@ -55,7 +61,7 @@ _ZERO4 = bytes(4)
 
 
 class FrameType(enum.IntEnum):
-    """What a frame holds. Numbers are for ever."""
+    """The content of a frame. Numbers are for ever."""
 
     RECORDS = 1
     TOPIC = 2
@@ -76,13 +82,23 @@ class FrameType(enum.IntEnum):
     LOST = 12
     """Offsets of a topic that were damaged and given up."""
     SKIP = 13
-    """Stands where a repair found damage, so that the frames behind it are reached."""
+    """Stands where a repair found damage, so that the frames after it are reached."""
+    ROUTE = 14
+    """A route between topics: made, paused, resumed or dropped."""
+    FORWARD = 15
+    """Records of a route's source below `base_offset` were forwarded."""
+    LAKE = 16
+    """A manifest lists the files of the topic's lake; `base_offset` is its generation."""
+    SCHEDULE = 17
+    """A schedule of messages: made, changed, paused, resumed or dropped."""
+    DUE = 18
+    """The message of a due time was put; `base_offset` is the schedule's change."""
 
 
 class Flag:
-    """Optional columns of a record batch. Bits 0 to 2 are the codec.
+    """Optional columns of a record batch. Bits 0 to 2 are the codec; none is free any more.
 
-    Plain numbers: `&` with an `IntFlag` costs 2 us, and a parser asks eleven times a batch.
+    Plain numbers: `&` with an `IntFlag` costs 2 us, and a parser asks twelve times a batch.
     """
 
     TIMESTAMPS = 1 << 3
@@ -97,10 +113,10 @@ class Flag:
     NOT_BEFORE = 1 << 12
     OPERATIONS = 1 << 13
     SHORT_TIMESTAMPS = 1 << 14
+    EVENT_TIMES = 1 << 15
 
 
 CODEC_MASK = 0b111
-FLAGS_UNKNOWN = 0xFFFF ^ (CODEC_MASK | 0x7FF8)
 # Plain numbers, as they come from a header: they are found without asking an enum's `==`.
 _TYPES = frozenset(map(int, FrameType))
 
@@ -118,6 +134,13 @@ class FrameHeader(NamedTuple):
     max_timestamp: int
     body_checksum: int
     unsynced: int
+
+
+def log_seed(identity: bytes, shard: int, first_lsn: int) -> int:
+    """The seed of the header checksums in a log file; `identity` is empty in version 1."""
+    if not identity:
+        return first_lsn
+    return xxh3_64_intdigest(_PLACE.pack(identity, shard, first_lsn)) & _SEED_MASK
 
 
 def encode_header(
@@ -174,8 +197,6 @@ def decode_header(data: bytes, position: int = 0, *, seed: int) -> FrameHeader:
         raise UnsupportedVersionError(
             f"frame of type {type}, which this release does not know: upgrade it"
         )
-    if flags & FLAGS_UNKNOWN:
-        raise CorruptionError(f"frame flags {flags:#06x} have reserved bits set")
     if body_length > BODY_BYTES_MAX or body_length % ALIGNMENT:
         raise CorruptionError(f"frame body length {body_length} is not possible")
     # As the tuple it is: the class's own constructor is a function in Python, 250 ns more.

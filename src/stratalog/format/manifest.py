@@ -21,8 +21,9 @@ Manifest header, little-endian:
 
 The map has `writer` (text: who writes), `batch` (whole number), `once` (whether the writer has
 this batch alone), `created_at` (nanoseconds) and `parts`, a list. Each part is a list: kind
-(`append`, `replace` or `backlog`), the topic's name (of an append; else empty), its id and epoch
-(else 0), the staged segments, and what they replace, as `Segment summary` structures.
+(`append`, `upsert`, `replace` or `backlog`), the topic's name (of an append or an upsert; else
+empty), its id and epoch (else 0), the staged segments, and what they replace, as `Segment summary`
+structures. An `upsert` is an append to a table, and adopted as one.
 
 The body of an `ADOPT` frame is a map of `writer`, `batch`, `once` and `parts`. Each part of it is
 a list: kind, the topic's id, the first offset, the least time of the records, and the staged
@@ -71,7 +72,13 @@ WRITER_BYTES_MAX = 255
 _OFFSET_MAX = (1 << 63) - 1
 
 Kind = Literal["append", "replace", "backlog"]
-"""Behind what there is, in the place of sealed segments, or in that of records in the log."""
+"""After what there is, in the place of sealed segments, or in that of records in the log."""
+
+PartKind = Literal["append", "upsert", "replace", "backlog"]
+"""The kind of what is adopted; `upsert` is an append to a table."""
+
+NEW = ("append", "upsert")
+"""Kinds of parts whose records have no offsets yet."""
 
 
 class StagedSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -102,15 +109,20 @@ class StagedSegment(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
 
 
 class Part(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a manifest has for one topic."""
+    """The part of a manifest for one topic."""
 
-    kind: Kind
+    kind: PartKind
     topic: str
     topic_id: int
     epoch: int
     segments: list[StagedSegment]
     expected: bytes = b""
-    """What is to be replaced, as it was found."""
+    """Summaries of the segments to be replaced, as they were found."""
+
+    @property
+    def adopted_kind(self) -> Kind:
+        """The kind that it has in the log."""
+        return "append" if self.kind == "upsert" else self.kind
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,7 +136,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AdoptedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What was adopted into one topic."""
+    """The segments that were adopted into one topic."""
 
     kind: Kind
     topic_id: int
@@ -149,7 +161,7 @@ class AdoptedPart(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class Adoption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What an `ADOPT` frame says."""
+    """The content of an `ADOPT` frame."""
 
     writer: str
     batch: int
@@ -242,7 +254,7 @@ def _check_manifest(manifest: Manifest) -> None:
     try:
         check_writer(manifest.writer, manifest.batch)
         for part in manifest.parts:
-            if part.kind == "append":
+            if part.kind in NEW:
                 check_topic_name(part.topic)
     except (OptionError, TooLargeError) as error:
         raise CorruptionError(f"manifest: {error}") from error
@@ -253,7 +265,7 @@ def _check_manifest(manifest: Manifest) -> None:
         raise CorruptionError("manifest names a staged segment twice")
     for part in manifest.parts:
         _check_numbers(part.topic_id, part.epoch)
-        _check_segments(part.segments, is_append=part.kind == "append")
+        _check_segments(part.segments, is_append=part.kind in NEW)
         decode_summaries(part.expected)
 
 

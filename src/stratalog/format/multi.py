@@ -1,14 +1,14 @@
 """Multi frames: frames of several topics inside of one, so that all of them are there or none.
 
-The body of a `MULTI` frame is whole frames, header and body, one behind the other, at least one
-and none of them a `MULTI` frame itself. In its own header `count` is their number; `flags`,
-`topic_id`, `base_offset` and both times are zero. Its body checksum covers all of them: a reader
-that has verified it takes them in as if they stood in the log one by one, in their order.
+The body of a `MULTI` frame is whole frames, header and body, one after the other, at least one and
+none of them a `MULTI` frame itself. In its own header `count` is their number; `flags`, `topic_id`,
+`base_offset` and both times are zero. Its body checksum covers all of them: a reader that has
+verified it takes them in as if they stood in the log one by one, in their order.
 
-The header checksum of an inner frame is seeded with the first lsn of the log file plus 2^63, which
-is no file's. So nobody takes one for a frame of the log itself: not behind a `MULTI` frame that a
-crash has cut short, where whole inner frames may be left, and not in a recycled file. `unsynced`
-is zero in an inner frame.
+The header checksum of an inner frame is seeded with the seed of the log file plus 2^63, which is no
+file's. So no reader takes one for a frame of the log itself: not after a `MULTI` frame that a crash
+has cut short, where whole inner frames may be left, and not in a recycled file. `unsynced` is zero
+in an inner frame.
 """
 
 from __future__ import annotations

@@ -4,11 +4,18 @@
 
     <store>/store                        identity and format version
     <store>/lock                         held by the one writer; names it
+    <store>/ceilings                     up to where offsets may be given out; not after a close
+    <store>/ceilings.tmp                 the same, being made
+    <store>/claim                        which objects of a cold store this directory may delete
+    <store>/claim.tmp                    the claim being written
     <store>/log/shard-NN/<lsn>.log       the log; the name is the lsn of the first byte
     <store>/log/shard-NN/<lsn>.free      a log file that is no longer needed, to be used again
+    <store>/log/ends                     how far the log was durable, at least
+    <store>/log/ends.tmp                 the same, being written
     <store>/topics/<id>/<offset>.open    the segment being written; the name is its first offset
     <store>/topics/<id>/<offset>.seg     a sealed segment, which never changes
     <store>/topics/<id>/<offset>.tmp     a segment being rewritten
+    <store>/topics/<id>/<offset>.state   a table's state up to an offset; the newest two
     <store>/snapshots/<number>.snap      all projections at one position of the log
     <store>/snapshots/<number>.tmp       a snapshot being written
     <store>/quarantine/<name>            damaged bytes that a repair took out of use
@@ -19,7 +26,12 @@
     <store>/incoming/<key>.rejected      a manifest that could not be: why, a line break, itself
 
 A user's name is never a path: topics have interned ids, here in 16 hexadecimal digits. In the cold
-store a segment is called `<id>/<offset>.seg`, as it is here. What is unique has the nanoseconds of
+store a segment is called `<identity>-<incarnation>/<id>-<offset>-<checksum>.seg`: the store, the
+directory that put it there (see the claim), the topic, the first offset, and the XXH3-64 of its
+bytes, the last in 16 hexadecimal digits like the incarnation. Earlier releases called it
+`<id>/<offset>.seg`; such objects are read, and never deleted. In the lake, a directory of the same
+name holds files called `<id>-<epoch>-<offset>-<checksum>.parquet` and manifests called
+`<id>-<epoch>-<generation>-<checksum>.lake`. What is unique has the nanoseconds of
 its creation in 20 digits, a dash and 32 random hexadecimal digits; the key of a manifest is 32
 hexadecimal digits (XXH3-128 of the writer's name), a dash and 20 digits (the batch).
 """
@@ -29,6 +41,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from typing import NamedTuple
 
 from xxhash import xxh3_128_hexdigest
 
@@ -37,6 +50,17 @@ from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 TOPIC_NAME_BYTES_MAX = 255
 
 _DIGITS = 20  # holds any u64
+
+_COLD_NAME = re.compile(
+    r"(([0-9a-f]{32})-[0-9a-f]{16})/([0-9a-f]{16})-([0-9]{20})-([0-9a-f]{16})\.seg", re.ASCII
+)
+
+
+_LAKE_NAME = re.compile(
+    r"([0-9a-f]{32}-[0-9a-f]{16})/([0-9a-f]{16})-([0-9a-f]{8})-([0-9]{20})-([0-9a-f]{16})"
+    r"\.(parquet|lake)",
+    re.ASCII,
+)
 
 
 def store_path(root: str) -> str:
@@ -52,6 +76,16 @@ def store_temp_path(root: str) -> str:
 def lock_path(root: str) -> str:
     """The file the writer locks."""
     return os.path.join(root, "lock")
+
+
+def ceilings_path(root: str) -> str:
+    """The file that says up to where offsets may have been given out."""
+    return os.path.join(root, "ceilings")
+
+
+def ceilings_temp_path(root: str) -> str:
+    """That file while it is being made."""
+    return os.path.join(root, "ceilings.tmp")
 
 
 def log_path(root: str) -> str:
@@ -73,6 +107,11 @@ def parse_shard(name: str) -> int | None:
     return number if name == f"shard-{number:02d}" else None  # one name per shard, ours
 
 
+def shard_number(directory: str) -> int:
+    """The number of a shard, by its directory; 0 for any other."""
+    return parse_shard(os.path.basename(directory)) or 0
+
+
 def log_file_path(directory: str, first_lsn: int) -> str:
     """A log file, by the lsn of its first byte."""
     return os.path.join(directory, f"{first_lsn:0{_DIGITS}d}.log")
@@ -81,6 +120,11 @@ def log_file_path(directory: str, first_lsn: int) -> str:
 def free_file_path(directory: str, first_lsn: int) -> str:
     """A released log file, by the lsn it had."""
     return os.path.join(directory, f"{first_lsn:0{_DIGITS}d}.free")
+
+
+def ends_path(root: str, suffix: str = "") -> str:
+    """The file that says how far the log was durable."""
+    return os.path.join(root, "log", f"ends{suffix}")
 
 
 def topics_path(root: str) -> str:
@@ -105,9 +149,88 @@ def segment_name(first_offset: int, suffix: str = ".seg") -> str:
     return f"{first_offset:0{_DIGITS}d}{suffix}"
 
 
-def cold_name(topic_id: int, first_offset: int) -> str:
-    """A segment's name in the cold store."""
+def claim_path(root: str) -> str:
+    """The file that says which objects of a cold store are this directory's own."""
+    return os.path.join(root, "claim")
+
+
+def claim_temp_path(root: str) -> str:
+    """The claim while it is being written."""
+    return os.path.join(root, "claim.tmp")
+
+
+def old_cold_name(topic_id: int, first_offset: int) -> str:
+    """A segment's name in the cold store, as earlier releases chose it: it does not say whose."""
     return f"{topic_id:016x}/{segment_name(first_offset)}"
+
+
+def cold_directory(identity: bytes, incarnation: bytes) -> str:
+    """Where a directory's own objects are in the cold store."""
+    return f"{identity.hex()}-{incarnation.hex()}"
+
+
+def cold_prefix(directory: str, topic_id: int) -> str:
+    """Return the prefix of the names of a topic's objects."""
+    return f"{directory}/{topic_id:016x}-"
+
+
+def cold_name(directory: str, topic_id: int, first_offset: int, checksum: int) -> str:
+    """A segment's name in the cold store: no two different segments have the same."""
+    return f"{cold_prefix(directory, topic_id)}{first_offset:0{_DIGITS}d}-{checksum:016x}.seg"
+
+
+class ColdName(NamedTuple):
+    """The parts of an object's name in the cold store."""
+
+    identity: bytes
+    directory: str
+    topic_id: int
+    first_offset: int
+    checksum: int
+
+
+def parse_cold_name(name: str) -> ColdName | None:
+    """Parse a name; None for any other, those of earlier releases among them."""
+    found = _COLD_NAME.fullmatch(name)
+    if found is None:
+        return None
+    directory, identity, topic_id, first, checksum = found.groups()
+    return ColdName(
+        bytes.fromhex(identity), directory, int(topic_id, 16), int(first), int(checksum, 16)
+    )
+
+
+class LakeName(NamedTuple):
+    """The parts of a file's name in the lake."""
+
+    directory: str
+    topic_id: int
+    epoch: int
+    number: int
+    """The first offset of a Parquet file, the generation of a manifest."""
+    checksum: int
+    is_manifest: bool
+
+
+def lake_name(name: LakeName) -> str:
+    """The name of a file in the lake: no two different files have the same."""
+    suffix = "lake" if name.is_manifest else "parquet"
+    return (
+        f"{name.directory}/{name.topic_id:016x}-{name.epoch:08x}-{name.number:0{_DIGITS}d}-"
+        f"{name.checksum:016x}.{suffix}"
+    )
+
+
+def parse_lake_name(name: str) -> LakeName | None:
+    """Parse a name; None for any other."""
+    found = _LAKE_NAME.fullmatch(name)
+    if found is None:
+        return None
+    directory, topic_id, epoch, number, checksum, suffix = found.groups()
+    return LakeName(
+        directory, int(topic_id, 16), int(epoch, 16), int(number), int(checksum, 16),
+        suffix == "lake",
+    )  # fmt: skip
 
 
 def snapshots_path(root: str) -> str:
@@ -131,7 +254,7 @@ def incoming_path(root: str, name: str = "") -> str:
 
 
 def unique_name(now: int) -> str:
-    """A name that nobody else has, and that tells its age; without a suffix."""
+    """Make a unique name that shows its age; without a suffix."""
     return f"{now:0{_DIGITS}d}-{secrets.token_hex(16)}"
 
 

@@ -23,7 +23,9 @@ def pick(batch: Batch, indexes: npt.NDArray[np.int64]) -> list[Any]:
         offsets = (indexes + batch.base_offset).tolist()
     else:
         offsets = (batch.offset_deltas[indexes].astype(np.int64) + batch.base_offset).tolist()
-    rest = (batch.priority, batch.expires_at, batch.not_before, batch.operation)
+    rest = (
+        batch.priority, batch.expires_at, batch.not_before, batch.operation, batch.event_time,
+    )  # fmt: skip
     return [
         _items(batch, batch.value, indexes),
         _optional(batch, batch.key, indexes),
@@ -34,6 +36,11 @@ def pick(batch: Batch, indexes: npt.NDArray[np.int64]) -> list[Any]:
         offsets,
         *(repeat(0) if column is None else column[indexes].tolist() for column in rest),
     ]
+
+
+def pick_values(batch: Batch, indexes: npt.NDArray[np.int64]) -> list[bytes | None]:
+    """Payloads of these records."""
+    return _items(batch, batch.value, indexes)
 
 
 def _items(batch: Batch, column: Binary, indexes: npt.NDArray[np.int64]) -> list[bytes | None]:

@@ -2,7 +2,7 @@
 
 One by one it takes 3 us to verify a frame, which is little for a large one and a lot for many that
 hold one record each. Here two hashes and two slices are left of that; the rest is done by column.
-What is wrong with a frame is not told: whoever wants to know looks at it by itself.
+The fault of a frame is not reported: a caller that wants to know reads that frame by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from xxhash import xxh3_64_intdigest
 
 from stratalog.format.frame import (
     ALIGNMENT,
-    FLAGS_UNKNOWN,
     HEADER,
     HEADER_BYTES,
     MAGIC,
@@ -63,7 +62,6 @@ def verify_run(data: bytes, starts: Int64s, lengths: Int64s, seed: int) -> Heade
         & (headers["magic"] == _MAGIC)
         & (headers["version"] == VERSION)
         & (headers["type"] == FrameType.RECORDS)
-        & (headers["flags"] & FLAGS_UNKNOWN == 0)
         & (headers["body_length"] == lengths - HEADER_BYTES)
         & (checksums == np.array(digests, np.uint64).astype(np.uint32))
         & (headers["body_checksum"] == np.array(body_digests, np.uint64))
@@ -82,6 +80,6 @@ def leading(mask: npt.NDArray[np.bool_]) -> int:
 
 
 def as_headers(headers: Headers) -> list[FrameHeader]:
-    """The same one by one."""
+    """Return the headers one by one."""
     columns: list[Any] = [headers[name].tolist() for name in FrameHeader._fields]
     return list(map(FrameHeader, *columns))

@@ -1,4 +1,4 @@
-"""The sections of a body: found one behind the other, checked, and never past its end."""
+"""The sections of a body: found one after the other, checked, and never past its end."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Cursor:
         """Raise unless every byte of the body was taken."""
         if self.position != self.end:
             raise CorruptionError(
-                f"batch body has {self.end - self.position} bytes behind its last column"
+                f"batch body has {self.end - self.position} bytes after its last column"
             )
 
 

@@ -14,7 +14,7 @@ Segment header, little-endian:
 | topic_id | u64 | interned id of the topic |
 | first_offset | u64 | the first offset it answers for, which is also its name |
 | created_at | i64 | nanoseconds since 1970 |
-| unused | 16s | zero, checked |
+| identity | 16s | of the store; zero in a segment that was staged, or made by an older release |
 | checksum | u64 | XXH3-64 of the bytes before it |
 
 Index entry, little-endian:
@@ -61,7 +61,7 @@ Segment summary, little-endian, one per segment in a topic's state:
 | created_at | i64 | nanoseconds since 1970, when it was begun |
 | state | u64 | 0 open, 1 sealed, 2 sealed and in the cold store |
 
-Offsets between two batches, and at the end of the segment behind the last one, were removed by a
+Offsets between two batches, and at the end of the segment after the last one, were removed by a
 rewrite: the segment answers for them, and the answer is that there is nothing.
 
 A segment that was staged and adopted has the topic's id 0 everywhere but in its footer, and its
@@ -111,10 +111,13 @@ INDEX_DTYPE = np.dtype(
         ("max_timestamp", "<i8"),
     ]
 )
-"""The same layout as `INDEX`, for an index as a whole."""
+"""Layout of `INDEX` for an index as a whole."""
 assert INDEX_DTYPE.itemsize == INDEX_BYTES
 
 Index = npt.NDArray[np.void]
+
+UNBOUND = bytes(16)
+"""Stands for the identity of a store where none is known."""
 
 _OFFSET_MAX = (1 << 63) - 1
 
@@ -147,10 +150,11 @@ class SegmentHeader(NamedTuple):
     topic_id: int
     first_offset: int
     created_at: int
+    identity: bytes = UNBOUND
 
 
 class SegmentFooter(NamedTuple):
-    """What a sealed segment holds."""
+    """The footer of a sealed segment: a summary of its records."""
 
     topic_id: int
     first_offset: int
@@ -167,7 +171,7 @@ class SegmentFooter(NamedTuple):
 
 def encode_segment_header(header: SegmentHeader) -> bytes:
     """The first bytes of a segment."""
-    data = HEADER.pack(HEADER_MAGIC, VERSION, 0, *header, bytes(16), 0)[:-8]
+    data = HEADER.pack(HEADER_MAGIC, VERSION, 0, *header, 0)[:-8]
     return data + struct.pack("<Q", xxh3_64_intdigest(data))
 
 
@@ -177,11 +181,11 @@ def decode_segment_header(data: bytes) -> SegmentHeader:
         raise BadMagicError(f"not a segment: it starts {data[:8]!r}, not {HEADER_MAGIC!r}")
     if len(data) < HEADER_BYTES:
         raise CorruptionError(f"segment header cut short: {len(data)} of {HEADER_BYTES} bytes")
-    _, version, reserved, *fields, unused, checksum = HEADER.unpack_from(data)
+    _, version, reserved, *fields, checksum = HEADER.unpack_from(data)
     if checksum != xxh3_64_intdigest(data[: HEADER_BYTES - 8]):
         raise CorruptionError("segment header checksum does not match")
     _check_version("segment", version)
-    if reserved or any(unused):
+    if reserved:
         raise CorruptionError("segment header has reserved bytes set")
     return SegmentHeader._make(fields)
 

@@ -18,7 +18,7 @@ from stratalog.format.runs import Headers, Int64s, numbers_of
 
 _COLUMNS = (
     Flag.KEYS | Flag.NULL_VALUES | Flag.HEADERS | Flag.TAGS | Flag.NODES | Flag.PRIORITIES
-    | Flag.EXPIRES_AT | Flag.NOT_BEFORE | Flag.OPERATIONS
+    | Flag.EXPIRES_AT | Flag.NOT_BEFORE | Flag.OPERATIONS | Flag.EVENT_TIMES
 )  # fmt: skip
 _WORD = 8
 
@@ -90,6 +90,7 @@ def _merge(headers: Headers, columns: _Columns) -> Batch:
     numbers(Flag.EXPIRES_AT, np.int64)
     numbers(Flag.NOT_BEFORE, np.int64)
     numbers(Flag.OPERATIONS, np.uint8)
+    numbers(Flag.EVENT_TIMES, np.int64)
     columns.finish()
     body = b"".join(parts)
     first = headers[0]

@@ -22,7 +22,7 @@ Section header, little-endian:
 
 | field | type | meaning |
 |---|---|---|
-| type | u32 | 1 log, 2 catalog, 3 groups, 4 queues; numbers are for ever |
+| type | u32 | 1 log, 2 catalog, 3 groups, 4 queues, 5 projections, 6 routes, 7 lakes, 8 schedules |
 | codec | u32 | zero: as it is |
 | length | u64 | bytes that follow, as they are stored |
 | raw_length | u64 | bytes before compression |
@@ -39,6 +39,10 @@ from xxhash import xxh3_64
 
 from stratalog.errors import BadMagicError, CorruptionError, UnsupportedVersionError
 from stratalog.format.control import Option
+from stratalog.format.lake import LakeBody, check_lake
+from stratalog.format.names import parse_cold_name
+from stratalog.format.routes import RouteBody, check_route
+from stratalog.format.schedules import ScheduleBody, check_schedule
 
 MAGIC = b"STRASNAP"
 VERSION = 1
@@ -98,6 +102,10 @@ class CatalogState(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """The newest batch that was adopted of each writer of several."""
     once: list[str] = []
     """Writers whose only batch was adopted, those of late."""
+    objects: dict[int, dict[int, str]] = {}
+    """Names of cold segments, by topic and first offset; those of earlier releases have none."""
+    crashed: dict[int, bytes] = {}
+    """Lost offsets that went with a crash, by topic that has some, as a Roaring bitmap."""
 
 
 class GroupSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -110,7 +118,7 @@ class GroupSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     created_at: int
     options: dict[str, Option]
     number: int
-    """Of the newest frame that is in it; later ones may be."""
+    """Number of the newest frame that is in it; later ones may be."""
     ingested: int
     deliveries: int
     consumed: int
@@ -133,7 +141,7 @@ class GroupsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class QueueSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a queue has besides its group."""
+    """The state of a queue besides its group."""
 
     topic_id: int
     deduped: int
@@ -148,6 +156,76 @@ class QueuesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queues: list[QueueSnapshot] = []
 
 
+class ProjectionSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The projection of a topic: state of a kind of its own, from the records up to an offset."""
+
+    topic_id: int
+    kind: str
+    applied: int
+    """Records below this offset are in the state."""
+    data: bytes
+    """As the kind encodes it."""
+
+
+class ProjectionsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Projections of topics of kind `table` and `series`."""
+
+    projections: list[ProjectionSnapshot] = []
+
+
+class RouteSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A route: what its frames said."""
+
+    version: int
+    """Number of the newest `ROUTE` frame that is in it."""
+    cursor: int
+    forwarded: int
+    missed: int
+    body: RouteBody
+
+
+class RoutesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All routes; those with a smaller number than the next one that are not here were dropped."""
+
+    next_id: int = 1
+    routes: list[RouteSnapshot] = []
+
+
+class LakeSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The lake of a topic: what its newest `LAKE` frame said."""
+
+    topic_id: int
+    floor: int
+    """Records below this offset were deleted, and may be in no file of the lake."""
+    body: LakeBody
+
+
+class LakesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All lakes."""
+
+    lakes: list[LakeSnapshot] = []
+
+
+class ScheduleSnapshot(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A schedule: what its frames said."""
+
+    version: int
+    """Number of the newest `SCHEDULE` frame that is in it."""
+    next_version: int
+    """Number of the change that the next due time belongs to."""
+    next_due: int
+    last_due: int
+    fired: int
+    body: ScheduleBody
+
+
+class SchedulesState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All schedules; those with a smaller number than the next one that are not here are gone."""
+
+    next_id: int = 1
+    schedules: list[ScheduleSnapshot] = []
+
+
 class Snapshot(NamedTuple):
     """A decoded snapshot."""
 
@@ -158,11 +236,21 @@ class Snapshot(NamedTuple):
     catalog: CatalogState
     groups: GroupsState = GroupsState()
     queues: QueuesState = QueuesState()
+    projections: ProjectionsState = ProjectionsState()
+    routes: RoutesState = RoutesState()
+    lakes: LakesState = LakesState()
+    schedules: SchedulesState = SchedulesState()
 
 
-_SECTIONS = {1: LogState, 2: CatalogState, 3: GroupsState, 4: QueuesState}
+_SECTIONS = {
+    1: LogState, 2: CatalogState, 3: GroupsState, 4: QueuesState, 5: ProjectionsState,
+    6: RoutesState, 7: LakesState, 8: SchedulesState,
+}  # fmt: skip
 # What stands for a section that is not there, by type; the others have to be.
-_OPTIONAL = {3: GroupsState(), 4: QueuesState()}
+_OPTIONAL = {
+    3: GroupsState(), 4: QueuesState(), 5: ProjectionsState(), 6: RoutesState(), 7: LakesState(),
+    8: SchedulesState(),
+}  # fmt: skip
 _encoder = msgspec.msgpack.Encoder()
 _decoders = {type: msgspec.msgpack.Decoder(kind) for type, kind in _SECTIONS.items()}
 
@@ -215,7 +303,45 @@ def decode_snapshot(data: bytes) -> Snapshot:
     sections = [states.get(type, _OPTIONAL.get(type)) for type in _SECTIONS]
     if None in sections:
         raise CorruptionError("snapshot without its log or its catalog")
+    _check_objects(states[2])
+    _check_routes(sections[5])
+    _check_lakes(sections[6])
+    _check_schedules(sections[7])
     return Snapshot(number, created_at, identity, *sections)  # type: ignore[arg-type]
+
+
+def _check_objects(catalog: object) -> None:
+    assert isinstance(catalog, CatalogState)
+    for topic_id, names in catalog.objects.items():
+        for first, name in names.items():
+            told = parse_cold_name(name)
+            if told is None or (told.topic_id, told.first_offset) != (topic_id, first):
+                raise CorruptionError(f"snapshot names an object {name!r}, which cannot be")
+
+
+def _check_routes(state: object) -> None:
+    assert isinstance(state, RoutesState)
+    for route in state.routes:
+        check_route(route.body)
+        if route.body.id >= state.next_id or min(route.cursor, route.forwarded, route.missed) < 0:
+            raise CorruptionError(f"snapshot of route {route.body.id}, which cannot be")
+
+
+def _check_lakes(state: object) -> None:
+    assert isinstance(state, LakesState)
+    for lake in state.lakes:
+        check_lake(lake.body)
+        if lake.floor < 0:
+            raise CorruptionError(f"snapshot of the lake of topic {lake.topic_id}, which cannot be")
+
+
+def _check_schedules(state: object) -> None:
+    assert isinstance(state, SchedulesState)
+    for one in state.schedules:
+        check_schedule(one.body)
+        numbers = (one.version, one.next_version, one.next_due, one.last_due, one.fired)
+        if one.body.id >= state.next_id or min(numbers) < 0:
+            raise CorruptionError(f"snapshot of schedule {one.body.id}, which cannot be")
 
 
 def _decode_section(data: bytes, position: int) -> tuple[int, object, int]:

@@ -5,12 +5,14 @@ Contract, for every implementation:
 - Written bytes may be lost, torn or reordered by a crash until `fdatasync` of that file returns.
 - A created, linked, renamed or unlinked name may be undone by a crash until `sync_dir` of its
   directory returns, even when the file's own bytes were synced.
-- A linked file is one file with two names: what is written by one is read by the other, and it is
-  gone with the last of them. So only files that never change again are linked.
+- A linked file is one file with two names: bytes written through one are read through the other,
+  and the file is gone with its last name. So only files that never change again are linked.
 - Once `fdatasync` raised, nothing written before it may be trusted: the kernel may have dropped
   the dirty pages and will report success next time.
-- `promise` says nothing to a disk. It is where the engine states "I am about to tell a caller
-  that this file is durable up to here", so that a monitor can hold it to its word.
+- An error of the operating system is raised as a `StorageError`, made by `fs.os_errors`. Where it
+  fits, that error is also a `FileNotFoundError`, a `FileExistsError` and so on.
+- `promise` does nothing to a disk. With it the engine states "I am about to report to a caller that
+  this file is durable up to here", so that a monitor can check the claim.
 
 Concurrency: a `File` may be read from any thread; one thread at a time writes it.
 """
@@ -20,14 +22,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
-from stratalog.fs.posix import PosixFileSystem, forget_pages
+from stratalog.fs.posix import NotMappedError, PosixFileSystem, forget_pages, populate
 
 Mode = Literal["read", "write", "create"]
 """`read` an existing file, `write` an existing file, or `create` one that must not exist."""
-
-
-class NotMappedError(OSError):
-    """A file that cannot be mapped, only read."""
 
 
 class File(Protocol):
@@ -53,10 +51,15 @@ class File(Protocol):
     def size(self) -> int:
         """Length of the file in bytes."""
 
+    def inode(self) -> int:
+        """A number that stays the file's own under any name, and that a copy does not share."""
+
     def mmap(self) -> memoryview:
         """The whole file as read-only memory; only for files that never change again.
 
-        Raises `NotMappedError` where files are far away: the caller then reads what it needs.
+        Call `populate` on a range before using it: a page that cannot be read then raises an error
+        instead of ending the process. Raises `NotMappedError` where files are remote or the system
+        has no `populate`: the caller then reads what it needs.
         """
 
     def close(self) -> None:
@@ -64,7 +67,18 @@ class File(Protocol):
 
 
 class Lock(Protocol):
-    """An exclusive lock that is held until closed or until the process ends."""
+    """An exclusive lock of a directory, held until closed or until the process ends.
+
+    The lock is on the directory itself, which cannot be replaced under its holder, and on a file in
+    it, which earlier releases look at and which may be removed.
+    """
+
+    def check(self) -> None:
+        """Raise `FencedError` if the path no longer leads to the directory that was locked.
+
+        A lock file that was removed is made again; raises, too, if another writer has locked it
+        since.
+        """
 
     def close(self) -> None:
         """Give the lock up; closing twice is fine."""
@@ -86,21 +100,31 @@ class FileSystem(Protocol):
         """Replace `target` by `source` atomically."""
 
     def link(self, source: str, target: str) -> None:
-        """Give a file a second name, which must not be taken; raises `OSError` where it cannot be.
+        """Give a file a second, free name; raises `OSError` if that is impossible.
 
-        Another device, a file system without links, or too many of them: the caller then copies.
+        Reasons are another device, a file system without links, or too many links: then copy.
         """
 
     def unlink(self, path: str) -> None:
         """Remove a file; fine when it is gone already."""
 
+    def links(self, path: str) -> int:
+        """How many names the file has; 0 when it is gone or a directory."""
+
     def sync_dir(self, path: str) -> None:
         """Return once the names in the directory are on the disk."""
 
     def lock(self, path: str, holder: str) -> Lock:
-        """Take the exclusive lock and leave `holder` in the file, or raise `LockedError`.
+        """Lock the directory of a file, and the file, or raise `LockedError`.
 
-        A holder without a name leaves the file as it is.
+        `holder` is written into the file, for processes that find it locked. An empty one leaves
+        the file as it is.
+        """
+
+    def boot_id(self) -> str:
+        """Return a string that changes whenever the machine restarts, or "" if there is none.
+
+        While it stays the same, everything that was written can be read, synced or not.
         """
 
     def free_bytes(self, path: str) -> int:
@@ -112,4 +136,5 @@ class FileSystem(Protocol):
 
 __all__ = [
     "File", "FileSystem", "Lock", "Mode", "NotMappedError", "PosixFileSystem", "forget_pages",
+    "populate",
 ]  # fmt: skip

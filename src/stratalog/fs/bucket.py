@@ -1,13 +1,14 @@
 """A store in an object store, read only: a copy that was put there, or a directory kept there.
 
-URLs are those of cold stores: see `stratalog.fs.objects`. Nothing there can be appended to or
-renamed, which is what a writer needs; so whatever changes anything is refused.
+URLs are those of cold stores: see `stratalog.fs.objects`. A writer needs to append and to rename,
+and an object store can do neither; so every call that changes anything is refused.
 
 Concurrency: any thread. A process that was forked after the first call cannot use object stores.
 """
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Literal, NoReturn
 from urllib.parse import urlsplit, urlunsplit
@@ -17,6 +18,7 @@ import obstore
 from stratalog.errors import ReadOnlyError, StorageError, StratalogError
 from stratalog.fs import File, Lock, NotMappedError
 from stratalog.fs.objects import Bucket
+from stratalog.fs.os_errors import os_error
 
 
 class BucketFile:
@@ -46,6 +48,9 @@ class BucketFile:
     def size(self) -> int:
         return self._size
 
+    def inode(self) -> int:
+        return 0  # nothing is written here, so no claim asks for it
+
     def mmap(self) -> memoryview:
         raise NotMappedError(f"{self.path} is in an object store")
 
@@ -60,7 +65,7 @@ class BucketFileSystem(Bucket):
         super().__init__(location)
         url = urlsplit(self.location)
         self.root = urlunsplit((url.scheme, url.netloc, url.path.rstrip("/"), "", ""))
-        """What all paths begin with: the URL without its options."""
+        """The prefix of all paths: the URL without its options."""
 
     def open(self, path: str, mode: Literal["read", "write", "create"]) -> File:
         if mode != "read":
@@ -70,7 +75,7 @@ class BucketFileSystem(Bucket):
             return BucketFile(self, path, obstore.head(self._store, name)["size"])
 
     def fetch(self, path: str, position: int, length: int) -> bytes:
-        """A range of an object, all of it."""
+        """Read a range of an object, all of it."""
         name = self._name(path)
         with self._attempt("read", name):
             data = bytes(obstore.get_range(self._store, name, start=position, length=length))
@@ -97,11 +102,17 @@ class BucketFileSystem(Bucket):
     def unlink(self, path: str) -> None:
         self.refuse("delete")
 
+    def links(self, path: str) -> int:
+        self.refuse("count links")
+
     def sync_dir(self, path: str) -> None:
         self.refuse("sync")
 
     def lock(self, path: str, holder: str) -> Lock:
         self.refuse("lock")
+
+    def boot_id(self) -> str:
+        return ""
 
     def free_bytes(self, path: str) -> int:
         return 0
@@ -110,7 +121,7 @@ class BucketFileSystem(Bucket):
         pass
 
     def refuse(self, what: str) -> NoReturn:
-        """Nothing is changed here."""
+        """Refuse to change anything."""
         raise ReadOnlyError(
             f"cannot {what} in {self.root}: a store in an object store can be read, not written. "
             "Write to a directory, and copy a backup of it there."
@@ -126,4 +137,4 @@ class BucketFileSystem(Bucket):
         )
 
     def _missing(self, name: str) -> Exception:
-        return FileNotFoundError(2, "No such object", f"{self.root}/{name}")
+        return os_error(errno.ENOENT, "read", f"{self.root}/{name}")

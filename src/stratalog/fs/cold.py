@@ -1,19 +1,21 @@
-"""The cold store: where sealed segments go when they are old.
+"""The cold store: the place for old sealed segments.
 
-A cold store holds named, immutable objects. It is slow, and sometimes it is not there: every
-failure is a `ColdStoreError` that arrives within seconds, and the caller goes on without it.
+A cold store holds named, immutable objects. It is slow and sometimes unavailable: every failure is
+a `ColdStoreError` that arrives within seconds, and the caller goes on without it.
 
-Names are `directory/file`, such as `000000000000002a/00000000000000001000.seg`. What ends in `.tmp`
-is an object on its way in, or what a crash left of one: it is never listed, and `delete` of the
-name takes it along.
+Names are `directory/file`; `stratalog.format.names` chooses them so that stores sharing one place
+keep apart, and no two different segments have the same name. A name ending in `.tmp` belongs to an
+upload in progress or to what a crash left of one: it is never listed, and `delete` of the name
+removes it, too.
 
 Contract, for every implementation:
-- An object is there as a whole or not at all, and durable once `put` returned.
-- After an error of `put` or `delete` nobody knows whether it was done, or still will be: do it
-  again.
+- An object is there as a whole or not at all, and durable once `put` returned. It never changes:
+  `put` leaves an existing object as it is.
+- After an error of `put` or `delete` it is unknown whether the call took effect, or still will:
+  repeat it.
 - An error of the file that is being copied is a `StorageError`, but not a `ColdStoreError`.
-- `size` says None also of an object whose store was lost or whose disk is not mounted: it is no
-  proof that an object was deleted.
+- `size` returns None also for an object whose store was lost or whose disk is not mounted: that is
+  no proof that an object was deleted.
 
 Concurrency: any thread may call anything; one thread at a time puts or deletes a given name.
 """
@@ -21,18 +23,20 @@ Concurrency: any thread may call anything; one thread at a time puts or deletes 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Iterator
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from stratalog.errors import ClosedError, ColdStoreError, OptionError, StorageError, StratalogError
-from stratalog.fs import File, FileSystem
+from stratalog.errors import ClosedError, ColdStoreError, OptionError, StorageError
+from stratalog.fs import FileSystem
+from stratalog.fs.os_errors import is_of_system, reason
 
 TEMP_SUFFIX = ".tmp"
 
-# What a URL may start with, and the kind of object store that it means.
+# The schemes a URL may have, and the kind of object store that each means.
 OBJECT_SCHEMES = {
     "s3": "s3",
     "s3a": "s3",
@@ -48,22 +52,35 @@ OBJECT_SCHEMES = {
 # Large enough that the system calls do not count, small enough to hold in memory many times.
 _PIECE_BYTES = 1 << 20
 
-_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
+_NAME = re.compile(r"\w[\w.-]*/\.?\w[\w.-]*", re.ASCII)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _WHY_CHARACTERS_MAX = 300
+_NO_LINKS = {errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+class Source(Protocol):
+    """A file that is copied to a cold store."""
+
+    path: str
+
+    def pread(self, length: int, position: int) -> bytes:
+        """Up to `length` bytes at `position`; fewer only where the file ends."""
+
+    def size(self) -> int:
+        """Length of the file in bytes."""
 
 
 class ColdStore(Protocol):
     """Named immutable objects, written once, read in ranges; slow, and sometimes not there."""
 
     location: str
-    """What the user gave, without credentials."""
+    """The location that the user gave, without credentials."""
 
-    def put(self, name: str, source: File) -> None:
-        """Copy the whole of `source`; an object of that name is replaced atomically."""
+    def put(self, name: str, source: Source) -> bool:
+        """Copy the whole of `source`; False if there is an object of that name, which stays."""
 
     def read(self, name: str, position: int, length: int) -> bytes:
-        """Exactly `length` bytes from `position` on, or an error."""
+        """Return exactly `length` bytes from `position` on, or raise."""
 
     def size(self, name: str) -> int | None:
         """Length of an object in bytes; None when there is no such object."""
@@ -72,14 +89,14 @@ class ColdStore(Protocol):
         """Remove an object; fine when it is gone already."""
 
     def names(self, prefix: str) -> list[str]:
-        """Names that start with `prefix`, such as `000000000000002a/`, sorted."""
+        """Names that start with `prefix`, such as `directory/` or `directory/00`, sorted."""
 
     def close(self) -> None:
-        """Let the store go; closing twice is fine."""
+        """Close the store; closing twice is fine."""
 
 
 def open_cold(location: str, fs: FileSystem) -> ColdStore:
-    """The cold store at a path, a `file://` URL or an object store's URL; asks nothing of it yet.
+    """Open the cold store at a path, `file://` URL or object store URL, without contacting it yet.
 
     A directory is made by the first `put`; a bucket must be there.
     """
@@ -88,6 +105,40 @@ def open_cold(location: str, fs: FileSystem) -> ColdStore:
             "the location of the cold store is empty: give a directory, or a URL such as "
             "s3://bucket/prefix"
         )
+    path = _directory(location)
+    if path is not None:
+        return DirectoryCold(fs, path)
+    scheme = location.partition(":")[0].lower()
+    if scheme in OBJECT_SCHEMES:
+        try:
+            from stratalog.fs.objects import ObjectCold  # few users have an object store
+        except ModuleNotFoundError as error:
+            raise OptionError(
+                f"a cold store at {scheme}:// needs obstore: pip install 'stratalog[cold]'"
+            ) from error
+        return ObjectCold(location)
+    # The rest of the URL is not shown: it may hold a password.
+    raise OptionError(
+        f"no cold store is known for {scheme}:// URLs: use a directory, file://, or one of "
+        f"{', '.join(f'{known}://' for known in ('s3', 'gs', 'az'))}"
+    )
+
+
+def open_known(location: str, given: str | None, fs: FileSystem) -> ColdStore:
+    """Open the store at a location that the log knows, which is without credentials.
+
+    If the caller was `given` the same place, with credentials perhaps, it is opened by that.
+    """
+    if given is not None:
+        place = open_cold(given, fs)
+        if place.location == location:
+            return place
+        place.close()
+    return open_cold(location, fs)
+
+
+def _directory(location: str) -> str | None:
+    """Return the directory that a location names; None for the URL of another kind of store."""
     found = _SCHEME.match(location)
     if found is None:
         scheme = location.partition(":")[0].lower()
@@ -95,32 +146,19 @@ def open_cold(location: str, fs: FileSystem) -> ColdStore:
             raise OptionError(
                 f"a cold store's URL starts with {scheme}://, this one with {scheme}: alone"
             )
-        return DirectoryCold(fs, location)
-    scheme = found[1].lower()
-    if scheme == "file":
-        url = urlsplit(location)
-        if url.netloc not in ("", "localhost") or not url.path:
-            raise OptionError(f"{location} names no directory here: write file:///path/to/it")
-        return DirectoryCold(fs, unquote(url.path))
-    if scheme in OBJECT_SCHEMES:
-        try:
-            from stratalog.fs.objects import ObjectCold  # for the few who have one
-        except ModuleNotFoundError as error:
-            raise OptionError(
-                f"a cold store at {scheme}:// needs obstore: pip install 'stratalog[cold]'"
-            ) from error
-        return ObjectCold(location)
-    # The rest of the URL stays untold: it may hold a password.
-    raise OptionError(
-        f"no cold store is known for {scheme}:// URLs: use a directory, file://, or one of "
-        f"{', '.join(f'{known}://' for known in ('s3', 'gs', 'az'))}"
-    )
+        return location
+    if found[1].lower() != "file":
+        return None
+    url = urlsplit(location)
+    if url.netloc not in ("", "localhost") or not url.path:
+        raise OptionError(f"{location} names no directory here: write file:///path/to/it")
+    return unquote(url.path)
 
 
 class DirectoryCold:
     """A directory, on a slower or larger disk than the hot one.
 
-    Crash: `put` leaves the old object, the new one or none, and maybe a temporary file.
+    Crash: `put` leaves the object or none, and maybe a temporary file.
     """
 
     def __init__(self, fs: FileSystem, path: str) -> None:
@@ -131,17 +169,20 @@ class DirectoryCold:
             fs.listdir(self.location)
         except NotADirectoryError as error:
             raise OptionError(
-                f"the cold store at {self.location} cannot be, because there is a file of that "
-                "name: give a directory, new or not"
+                f"the cold store at {self.location} cannot be used, because there is a file of "
+                "that name: give a directory, new or existing"
             ) from error
         except OSError:
-            pass  # not there right now: whoever needs it will be told
+            pass  # not there right now: the calls that need it will raise
 
-    def put(self, name: str, source: File) -> None:
+    def put(self, name: str, source: Source) -> bool:
         with self._attempt("put", name) as path:
             directory, temp = os.path.dirname(path), path + TEMP_SUFFIX
             self._fs.makedirs(directory)
             self._fs.unlink(temp)
+            if self._is_there(path):
+                self._fs.sync_dir(directory)  # a crash may have undone the directory's name
+                return False
             file = self._fs.open(temp, "create")
             try:
                 position = 0
@@ -149,15 +190,38 @@ class DirectoryCold:
                     file.pwrite([piece], position)
                     position += len(piece)
                 file.fdatasync()
-                self._fs.rename(temp, path)
+                is_new = self._name(temp, path)
                 self._fs.sync_dir(directory)
                 self._fs.promise(file, position)
+                return is_new
             except Exception:
-                with contextlib.suppress(OSError):  # half a segment helps nobody on a full disk
+                with contextlib.suppress(OSError):  # half a segment is of no use on a full disk
                     self._fs.unlink(temp)
                 raise
             finally:
                 file.close()
+
+    def _name(self, temp: str, path: str) -> bool:
+        """Give a file its name, unless it is taken meanwhile; returns whether it was free."""
+        is_new = True
+        try:
+            self._fs.link(temp, path)
+        except FileExistsError:
+            is_new = False
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            # No other process puts objects under this name, and this one does not do so twice.
+            self._fs.rename(temp, path)
+        self._fs.unlink(temp)
+        return is_new
+
+    def _is_there(self, path: str) -> bool:
+        try:
+            self._fs.open(path, "read").close()
+        except FileNotFoundError:
+            return False
+        return True
 
     def read(self, name: str, position: int, length: int) -> bytes:
         with self._attempt("read", name) as path:
@@ -193,7 +257,7 @@ class DirectoryCold:
             directory, slash, _ = prefix.partition("/")
             found: list[str] = []
             for inner in [directory] if slash else self._fs.listdir(os.path.dirname(path)):
-                with contextlib.suppress(NotADirectoryError):  # a stray file is none of ours
+                with contextlib.suppress(NotADirectoryError):  # a stray file is not ours
                     names = self._fs.listdir(os.path.join(self.location, inner))
                     found += (f"{inner}/{name}" for name in names)
             return listed(found, prefix)
@@ -206,24 +270,53 @@ class DirectoryCold:
 
     @contextlib.contextmanager
     def _attempt(self, what: str, name: str, *, is_prefix: bool = False) -> Iterator[str]:
-        """The path of an object, with the disk's errors turned into ours."""
+        """Yield the path of an object, and turn the disk's errors into ours."""
         if not is_prefix:
             check_name(name)
         check_open(self.location, is_closed=self._is_closed)
         try:
             yield os.path.join(self.location, name)
-        except StratalogError:
-            raise
-        except FileNotFoundError as error:
-            if what != "read":
-                raise cold_error(what, name, self.location, str(error)) from error
-            raise missing_error(name, self.location) from error
         except OSError as error:
-            raise cold_error(what, name, self.location, str(error)) from error
+            if not is_of_system(error):
+                raise  # already in our own words
+            if what == "read" and isinstance(error, FileNotFoundError):
+                raise missing_error(name, self.location) from error
+            raise cold_error(what, name, self.location, reason(error)) from error
 
 
-def pieces(source: File) -> Iterator[bytes]:
-    """The whole of a file, about a mebibyte at a time; its own errors are not the cold store's."""
+def check_apart(option: str, location: str, root: str) -> None:
+    """Refuse a cold store or a lake inside the store's own directory, or around it.
+
+    Compares files, not paths: a link or a second mount may lead to the same place.
+    """
+    path = _directory(location)
+    if path is None:
+        return
+    inner, outer = os.path.realpath(path), os.path.realpath(root)
+    if _is_inside(inner, outer) or _is_inside(outer, inner):
+        raise OptionError(
+            f"{option}={location!r} and the store {root} overlap: one is inside the other. Give it "
+            "a directory outside the store's. What was put there before is still read, without "
+            f"{option}=...."
+        )
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    """Whether a path is a directory or lies inside it."""
+    while True:
+        if path == directory:
+            return True
+        with contextlib.suppress(OSError):  # a path that does not exist is not the same
+            if os.path.samefile(path, directory):
+                return True
+        parent = os.path.dirname(path)
+        if parent == path:
+            return False
+        path = parent
+
+
+def pieces(source: Source) -> Iterator[bytes]:
+    """Yield a file in pieces of about a mebibyte; its own errors are not the cold store's."""
     try:
         position, end = 0, source.size()
         while position < end:
@@ -235,17 +328,17 @@ def pieces(source: File) -> Iterator[bytes]:
                 )
             yield piece
             position += len(piece)
-    except StratalogError:
-        raise
     except OSError as error:
+        if not is_of_system(error):
+            raise
         raise StorageError(
-            f"{source.path} cannot be read to copy it to the cold store: {error}. It stays where "
-            "it is; check the disk"
+            f"{source.path} cannot be read to copy it to the cold store: {reason(error)}. It stays "
+            "where it is; check the disk"
         ) from error
 
 
 def check_name(name: str) -> None:
-    """Refuse what could leave the store, or be mistaken for a temporary object."""
+    """Refuse a name that could leave the store or be mistaken for a temporary object."""
     if not _NAME.fullmatch(name) or name.endswith(TEMP_SUFFIX):
         raise OptionError(
             f"{name!r} cannot name an object of a cold store: names are directory/file"
@@ -259,7 +352,7 @@ def check_open(location: str, *, is_closed: bool) -> None:
 
 
 def listed(names: list[str], prefix: str) -> list[str]:
-    """Of what was found, the objects under a prefix, sorted."""
+    """Pick the objects under a prefix from the names that were found, sorted."""
     return sorted(
         name
         for name in names
@@ -268,7 +361,7 @@ def listed(names: list[str], prefix: str) -> list[str]:
 
 
 def cold_error(what: str, name: str, location: str, why: str) -> ColdStoreError:
-    """What failed and why, and what to do."""
+    """Build the error that says what failed, why, and what to do."""
     why = " ".join(why.split()).rstrip(".")
     if len(why) > _WHY_CHARACTERS_MAX:
         why = why[:_WHY_CHARACTERS_MAX] + "..."
@@ -279,17 +372,17 @@ def cold_error(what: str, name: str, location: str, why: str) -> ColdStoreError:
 
 
 def missing_error(name: str, location: str) -> ColdStoreError:
-    """An object that should be there is not."""
+    """Build the error for an object that should be there and is not."""
     return ColdStoreError(
         f"cannot read {name!r} in the cold store {location}: it is missing. The hot part of the "
-        "store works on; check that this is the right place, that it is mounted, and that nobody "
-        "else deletes objects there"
+        "store works on; check that this is the right place, that it is mounted, and that no "
+        "other program deletes objects there"
     )
 
 
 def short_error(name: str, location: str, position: int, length: int, size: int) -> ColdStoreError:
-    """A read past the end of an object."""
+    """Build the error for a read past the end of an object."""
     return ColdStoreError(
         f"cannot read {length} bytes at {position} of {name!r} in the cold store {location}: it "
-        f"has only {size}. The hot part of the store works on; check who else writes there"
+        f"has only {size}. The hot part of the store works on; check what else writes there"
     )

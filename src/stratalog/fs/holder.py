@@ -1,4 +1,4 @@
-"""Who holds a lock, in words for whoever finds it taken."""
+"""The holder of a lock, described for a process that finds the lock taken."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 
 def holder() -> str:
-    """Who takes the lock, for whoever finds it taken."""
+    """Describe this process as the holder of a lock, for a process that finds it taken."""
     since = datetime.now(UTC).isoformat(timespec="seconds")
     program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "python"
     return f"process {os.getpid()} ({program}) on {socket.gethostname()}, since {since}"

@@ -13,11 +13,12 @@ for a public store. Credentials are found where obstore looks for them: the envi
 of each provider, then the machine's own identity. S3 takes them in the URL too, as
 `s3://key:secret@bucket`; they are never shown.
 
-An upload is seen when it is complete; one that fails is aborted. A process that dies in one leaves
-parts that nobody sees but the bill: let the bucket drop incomplete uploads after a day.
+An upload becomes visible when it is complete; one that fails is aborted. A process that dies during
+one leaves parts that show up nowhere but on the bill: let the bucket drop incomplete uploads after
+a day.
 
 Concurrency: as for every cold store. A process that was forked after the first call cannot use
-object stores: the client's threads are not there, and it would wait for them for ever.
+object stores: it lacks the client's threads, and would wait for them for ever.
 
 Why this library, and what was measured: docs/decisions/0006-cold-store.md.
 """
@@ -33,13 +34,19 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit, urlunsplit
 
 import obstore
-from obstore.exceptions import BaseError, GenericError, PermissionDeniedError
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    GenericError,
+    NotSupportedError,
+    PermissionDeniedError,
+)
 from obstore.store import from_url
 
 from stratalog.errors import OptionError, StratalogError
-from stratalog.fs import File
 from stratalog.fs.cold import (
     OBJECT_SCHEMES,
+    Source,
     check_name,
     check_open,
     cold_error,
@@ -49,7 +56,7 @@ from stratalog.fs.cold import (
     short_error,
 )
 
-# A retry begins within the first 3 s, so that a store that is not there takes 6 s at the worst.
+# A retry begins within the first 3 s, so an unreachable store takes 6 s at the worst.
 _CONNECT_SECONDS = 2.0
 _STALL_SECONDS = 3.0
 _RETRY_SECONDS = 3.0
@@ -60,7 +67,7 @@ _PART_BYTES = 5 << 20
 _PARTS_AT_ONCE = 2
 _REQUEST_SECONDS = 60.0
 
-# Of obstore's options those that say where a store is; an option of its client would make it panic.
+# The options of obstore that say where a store is; an option of its client would make it panic.
 _OPTIONS = {
     "s3": ("region", "virtual_hosted_style_request"),
     "gs": ("service_account",),
@@ -68,7 +75,7 @@ _OPTIONS = {
 }
 _OPTIONS_OF_ALL = ("allow_http", "endpoint", "endpoint_override", "scheme", "skip_signature")
 
-# The process that has the client's threads, once there was a call.
+# The process that has the client's threads, after the first call.
 _owner_pid: int | None = None
 
 _BUCKET_MISSING = re.compile("NoSuchBucket|ContainerNotFound")
@@ -77,7 +84,7 @@ _CAUSE = re.compile(r'kind: Timeout|(?:error|message): "?([^"(\n]+)')
 
 
 class Bucket:
-    """A prefix of a bucket: the client, and its errors in our words."""
+    """A prefix of a bucket: the client, with its errors in our words."""
 
     def __init__(self, location: str) -> None:
         self.location, self._secret, self._url, self._config = _parse(location)
@@ -93,11 +100,11 @@ class Bucket:
             ) from None
 
     def _failed(self, what: str, name: str, why: str) -> StratalogError:
-        """What to raise when something cannot be done."""
+        """Build the error for an operation that failed."""
         raise NotImplementedError
 
     def _missing(self, name: str) -> Exception:
-        """What to raise when an object that is to be read is not there."""
+        """Build the error for an object that is to be read and is not there."""
         raise NotImplementedError
 
     @contextlib.contextmanager
@@ -114,11 +121,11 @@ class Bucket:
             is_missing = isinstance(error, FileNotFoundError)
             if what == "read" and is_missing and not _BUCKET_MISSING.search(str(error)):
                 raise self._missing(name) from None
-            # Not chained: the original is long, and not made to be shown.
+            # Not chained: the original is long and not meant to be shown.
             raise self._failed(what, name, self._why(error)) from None
 
     def _why(self, error: Exception) -> str:
-        """The reason first, then the client's words without their markup and debugging tail."""
+        """Give the reason, then the client's words without their markup and debugging tail."""
         text, _, debug = str(error).partition("\n\nDebug source:")
         text, _, body = text.partition("<")
         text = text.strip().removesuffix(":")
@@ -135,24 +142,36 @@ class ObjectCold(Bucket):
     def __init__(self, location: str) -> None:
         super().__init__(location)
         self._is_closed = False
-        # Waiting for the answer to an upload includes sending it, which is no stall.
+        # The wait for an upload's answer includes sending it, which is no stall.
         self._uploads = self._client(_REQUEST_SECONDS)
 
-    def put(self, name: str, source: File) -> None:
+    def put(self, name: str, source: Source) -> bool:
         with self._attempt("put", name):
-            # Uploads may take long: ask first whether anybody is there, whatever the answer.
+            # Uploads may take long: ask first whether the store answers and already has the object.
             with contextlib.suppress(FileNotFoundError, PermissionDeniedError):
                 obstore.head(self._store, name)
+                return False
             if source.size() <= _PART_BYTES:
-                obstore.put(self._uploads, name, b"".join(pieces(source)), use_multipart=False)
-            else:
-                obstore.put(
-                    self._uploads,
-                    name,
-                    pieces(source),
-                    chunk_size=_PART_BYTES,
-                    max_concurrency=_PARTS_AT_ONCE,
-                )
+                return self._put_small(name, b"".join(pieces(source)))
+            # Uploads in parts cannot be conditional. The name identifies the content, so an object
+            # that appeared meanwhile is replaced by the same bytes.
+            obstore.put(
+                self._uploads,
+                name,
+                pieces(source),
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_ONCE,
+            )
+            return True
+
+    def _put_small(self, name: str, data: bytes) -> bool:
+        try:
+            obstore.put(self._uploads, name, data, mode="create")
+        except AlreadyExistsError:
+            return False
+        except NotSupportedError:  # such as an upload in parts
+            obstore.put(self._uploads, name, data, use_multipart=False)
+        return True
 
     def read(self, name: str, position: int, length: int) -> bytes:
         with self._attempt("read", name):
@@ -163,7 +182,7 @@ class ObjectCold(Bucket):
                         obstore.get_range(self._store, name, start=position, length=length)
                     )
             except GenericError as error:
-                if "status code: 416" not in str(error):  # begins at the end or after it
+                if "status code: 416" not in str(error):  # the range begins at or after the end
                     raise
             if length and len(data) == length:
                 return data
@@ -225,7 +244,7 @@ def _is_owner() -> bool:
 
 
 def _parse(location: str) -> tuple[str, str, str, dict[str, str]]:
-    """What may be shown of a URL, the secret in it, and what obstore takes: a URL and options."""
+    """Split a URL into what may be shown of it, its secret, and the URL and options for obstore."""
     try:
         url = urlsplit(location)
     except ValueError as error:
@@ -234,7 +253,7 @@ def _parse(location: str) -> tuple[str, str, str, dict[str, str]]:
     user, _, bucket = url.netloc.rpartition("@")
     key, _, secret = map(unquote, user.partition(":"))
     if not bucket or ":" in bucket:
-        # A secret with a slash in it ends what looks like the bucket: nothing of it is shown.
+        # A secret with a slash in it ends the part that looks like the bucket: show nothing of it.
         raise OptionError(
             f"the {url.scheme}:// URL of the cold store names no bucket: write "
             f"{url.scheme}://bucket/prefix, and slashes in credentials as %2F"
@@ -244,27 +263,27 @@ def _parse(location: str) -> tuple[str, str, str, dict[str, str]]:
             f"the {url.scheme}:// URL of the cold store has something before the @: only s3:// "
             "takes key:secret there; others find credentials in the environment"
         )
-    # A plus is a plus here.
+    # A plus sign stands for itself here.
     options = dict(parse_qsl(url.query.replace("+", "%2B"), keep_blank_values=True))
     config = _config(kind, dict(options))
     netloc = url.netloc
     if kind == "s3":
         netloc = bucket
-        config["disable_bulk_delete"] = "true"  # which not all who speak S3 understand
+        config["disable_bulk_delete"] = "true"  # not every server that speaks S3 has it
         if secret:
             config |= {"access_key_id": key, "secret_access_key": secret}
     query = "&".join(f"{name}={quote(value, safe='/:')}" for name, value in options.items())
     shown = urlunsplit((url.scheme, netloc, url.path, query, ""))
-    # Of Google's two names obstore knows one.
+    # obstore knows one of Google's two names.
     scheme = "gs" if kind == "gs" else url.scheme
     return shown, secret, urlunsplit((scheme, netloc, url.path.rstrip("/"), "", "")), config
 
 
 def _config(kind: str, options: dict[str, str]) -> dict[str, str]:
-    """The options of a URL by obstore's names; `allow_http` is its client's."""
+    """Return the options of a URL by obstore's names; `allow_http` is its client's."""
     known = sorted((*_OPTIONS[kind], *_OPTIONS_OF_ALL))
     for name in options:
-        if name not in known:  # its value stays untold: it may be a password
+        if name not in known:  # its value is not shown: it may be a password
             raise OptionError(
                 f"the cold store's URL has an option {name!r} that is not known: {kind}:// takes "
                 f"{', '.join(known)}; credentials come from the environment"
@@ -282,7 +301,7 @@ def _config(kind: str, options: dict[str, str]) -> dict[str, str]:
 
 
 def _connect(url: str, config: dict[str, str], *, stall_seconds: float) -> Any:
-    """A client of which every request takes bounded time; nothing is sent yet."""
+    """Make a client whose every request takes bounded time; nothing is sent yet."""
     place: Any = {name: value for name, value in config.items() if name != "allow_http"}
     client: Any = {name: value for name, value in config.items() if name == "allow_http"}
     client["connect_timeout"] = timedelta(seconds=_CONNECT_SECONDS)

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
+from stratalog.arguments import rising
 from stratalog.errors import OptionError, TooLargeError
 from stratalog.format.arrow_input import ArrowColumns, split
-from stratalog.inputs import rising
-from stratalog.log.group import Entry, check_batch, records_entry
+from stratalog.log.commit_group import Entry, check_batch, records_entry
 from stratalog.log.topic import TopicLog
 
-# Frames that a table is cut into: large enough to be read at full speed.
+# Size of the frames that a table is cut into: large enough to be read at full speed.
 _FRAME_BYTES = 1 << 20
 
 
 class ArrowAppend:
-    """A table or batch to be appended; everything wrong with it is found here."""
+    """A table or batch to be appended; invalid data raises here."""
 
     def __init__(self, log: TopicLog, data: Any, time_ns: Callable[[], int]) -> None:
         self._log = log
@@ -38,7 +38,7 @@ class ArrowAppend:
         """Whether the records bring their own times."""
 
     def entries(self, floor: int) -> list[Entry]:
-        """The frames, with no time below `floor`."""
+        """Encode the frames, with no time below `floor`."""
         entries = []
         now = self._time_ns()
         for batch, given in zip(self._batches, self._times, strict=True):

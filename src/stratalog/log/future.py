@@ -1,15 +1,15 @@
-"""What `append_nowait` returns, and how those who look at it hear of its group.
+"""The future that `append_nowait` returns, and how its waiters learn the outcome of its group.
 
-The futures of a group share one state, the group's. The standard library looks at futures with the
-condition of each held, and may be interrupted by Ctrl-C between taking it and letting go: whoever
-tells would then wait for ever. So nobody waits for what stands in a condition's place, the future's
-audience: while it is held, nothing is told, and whoever lets go of it tells. The same goes for the
-event that `wait` and `as_completed` wait for: it is replaced by one of ours.
+The futures of a group share one state, the group's. The standard library inspects a future with its
+condition held, and Ctrl-C may interrupt it between acquiring and releasing: a notifying thread
+would then wait for ever. So an audience takes the place of the condition, and no thread ever waits
+for it: while it is held, nothing is notified, and its release notifies. Likewise the event that
+`wait` and `as_completed` wait for is replaced by one of ours.
 
 Invariants:
-- `_state` is FINISHED from the moment in which those who look are known: each of them has either
-  seen that, or is called.
-- Nobody is called by whoever commits, but by the teller: see the module `telling`.
+- `_state` is FINISHED from the moment in which the set of waiters and callbacks is final: each of
+  them has either seen that state, or is called.
+- The committing thread calls none of them; the threads of `log/callbacks.py` do.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from stratalog.log.failures import again
+from stratalog.log.commit_failures import again
 from stratalog.log.interrupts import Flag
 
 if TYPE_CHECKING:
-    from stratalog.log.group import Group
+    from stratalog.log.commit_group import Group
 
-logger = logging.getLogger("stratalog")
+logger = logging.getLogger("stratalog.log")
 
-# Who holds an audience has something to look through, no more: after this long he was interrupted.
+# A thread holds an audience only while it inspects it: after this long it was interrupted.
 # `concurrent.futures.wait` takes about two seconds for a million futures.
 _HELD_SECONDS_MAX = 30.0
 
@@ -39,7 +39,7 @@ _FINISHED, _RUNNING = "FINISHED", "RUNNING"  # running cannot be cancelled
 
 
 class Audience:
-    """Those who look at one future; in the place of its condition."""
+    """The waiters and callbacks of one future; takes the place of its condition."""
 
     __slots__ = ("_calls", "_future", "_held_since", "_lock", "_wakes", "is_told")
 
@@ -50,22 +50,22 @@ class Audience:
         self._wakes: deque[Callable[[], None]] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self.is_told = False
-        """Whether it is certain who has to be called."""
+        """Whether the set of waiters and callbacks is final."""
 
     def acquire(self) -> bool:
-        """Have nothing told for now; never waits."""
+        """Hold notifications back; never waits."""
         if self._future.group.done:
-            self.tell()
+            self.notify()
         with self._lock:
             self._held_since.append(time.monotonic())
         return True
 
     def release(self) -> None:
-        """Have it told, if the outcome is known."""
+        """Notify, if the outcome is known."""
         with self._lock:
             self._held_since.pop()
         if self._future.group.done:
-            self.tell()
+            self.notify()
 
     def __enter__(self) -> bool:
         return self.acquire()
@@ -73,10 +73,10 @@ class Audience:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def tell(self) -> bool:
-        """Have those called who look, unless somebody is just looking: then False, and he does it.
+    def notify(self) -> bool:
+        """Notify waiters. Returns False if the audience is held; its release() notifies instead.
 
-        The outcome is known. May be repeated, by several threads: each is called once.
+        The outcome is known. Several threads may call it repeatedly: each waiter is called once.
         """
         with self._lock:
             if not self.is_told:
@@ -84,9 +84,10 @@ class Audience:
                 if held and time.monotonic() - held[-1] < _HELD_SECONDS_MAX:
                     return False
                 wakes, calls = self._future.looking()
-                # No function is called from here on: Ctrl-C comes before all of it or after.
+                # Uninterruptible.
                 self._wakes, self._calls = wakes, calls
                 self.is_told = True
+                # Interruptible.
         group = self._future.group
         if self._wakes or self._calls:
             group.post(self)
@@ -94,16 +95,16 @@ class Audience:
         return True
 
     def wake(self) -> None:
-        """Wake those who wait in `wait` or `as_completed`; done by the teller."""
+        """Wake the threads in `wait` or `as_completed`; runs in a thread of `log/callbacks.py`."""
         _call_all(self._wakes)
 
     @property
     def has_callbacks(self) -> bool:
-        """Whether `call` has anything to do."""
+        """Return whether `call` has anything to do."""
         return bool(self._calls)
 
     def call(self) -> None:
-        """Call back those who asked for it, for as long as they like; done by the teller."""
+        """Run the callbacks, however long they take; runs in a thread of `log/callbacks.py`."""
         _call_all(self._calls)
 
 
@@ -120,7 +121,7 @@ class _Waiters(list[Any]):
     """The standard library's waiters for one future."""
 
     def append(self, waiter: Any) -> None:
-        """Add one who begins to wait; he gets an event that setting never waits for."""
+        """Add a waiter, with an event whose `set` never blocks."""
         if not isinstance(waiter.event, Flag):
             waiter.event = Flag()
         super().append(waiter)
@@ -129,9 +130,9 @@ class _Waiters(list[Any]):
 class AppendFuture(Future[int]):
     """A `concurrent.futures.Future` whose state is its group's.
 
-    A plain Future costs 1.1 us to make and about as much to resolve, more than the append itself.
-    This one makes nothing of its own until somebody looks at it: resolving the group resolves all
-    of its futures. `result()` commits the group itself when nobody else is at it.
+    A standard Future costs 1.1 us to make and about as much to resolve, more than the append
+    itself. This one creates nothing of its own until it is inspected: resolving the group resolves
+    all of its futures. `result()` commits the group itself if no other thread does.
     """
 
     def __init__(self, group: Group, offset: int, lead: Callable[[Group], None]) -> None:
@@ -142,7 +143,7 @@ class AppendFuture(Future[int]):
     # --- what `wait`, `as_completed` and `add_done_callback` look at -----------------------
 
     def _made(self, name: str, make: Callable[[], Any]) -> Any:
-        """What is made when it is first looked at: one for all, also if two threads look."""
+        """Create an attribute on first use: one for all threads, even if two look at once."""
         found = self.__dict__.get(name)
         return self.__dict__.setdefault(name, make()) if found is None else found
 
@@ -175,7 +176,7 @@ class AppendFuture(Future[int]):
         return self._offset
 
     def looking(self) -> tuple[deque[Callable[[], None]], deque[Callable[[], None]]]:
-        """What has to be called to wake those who wait, and to call those back who asked for it."""
+        """Return the calls that wake waiters, and those that run callbacks."""
         is_well = self.group.error is None
         return (
             deque(
@@ -188,28 +189,28 @@ class AppendFuture(Future[int]):
     def _call(self, back: Callable[[Future[int]], object]) -> None:
         try:
             back(self)
-        except Exception:  # as the standard library does: it has nobody else to tell
+        except Exception:  # as the standard library does: there is no caller to raise it to
             logger.exception("a callback of an append's future failed: %r", back)
 
     # --- what its holder asks for ----------------------------------------------------------
 
     @property
     def offset(self) -> int:
-        """The offset, before it is certain."""
+        """The offset, before it is final."""
         return self._offset
 
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """Return whether the outcome is known."""
         return self.group.done
 
     def running(self) -> bool:
-        """Whether it is not: an append cannot be cancelled."""
+        """Return whether the outcome is still open: an append cannot be cancelled."""
         return not self.group.done
 
     def result(self, timeout: float | None = None) -> int:
-        """The offset, once the record is as durable as its class promises."""
+        """Return the offset, once the record is as durable as its class promises."""
         group = self.group
-        if group.done and group.error is None:  # as a rule, with many in flight
+        if group.done and group.error is None:  # the usual case, with many in flight
             return self._offset
         error = self.exception(timeout)
         if error is not None:
@@ -217,7 +218,7 @@ class AppendFuture(Future[int]):
         return self._offset
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What went wrong, None if nothing did, once that is known."""
+        """Return the error, or None, once the outcome is known."""
         group = self.group
         if not group.done:
             if timeout is None:

@@ -1,9 +1,9 @@
-"""Where a topic's frames are: a few numbers per frame, held in memory.
+"""The index of a topic's frames: a few numbers per frame, in memory.
 
 Owns: six arrays of numbers, 32 bytes a frame together, in offset order.
 
 Concurrency: one publisher at a time adds; readers need no lock, because a frame is visible only
-once it is in every array: `frames` reads the length of the one that is written last.
+once it is in every array: `frames` reads the length of the array that is written last.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from stratalog.format.frame import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from stratalog.log.group import Entry
+    from stratalog.log.commit_group import Entry
 
 MEMORY = -1
 """File number of frames that are held in memory instead of a file."""
@@ -30,13 +30,13 @@ class FramePlace(NamedTuple):
     """One frame of a topic."""
 
     base_offset: int
-    count: int  # type: ignore[assignment]  # a tuple's own count() is not missed
+    count: int  # type: ignore[assignment]  # hides a tuple's own count(), which is not used
     file: int
     """Number of the log file, or `MEMORY`."""
     position: int
-    """Byte place in the file, or slot in memory."""
+    """Byte position in the file, or slot in memory."""
     length: int
-    """Header and body together."""
+    """Length of header and body together."""
 
 
 class FrameIndex:
@@ -69,7 +69,7 @@ class FrameIndex:
         self._max_timestamps.append(max_timestamp)
 
     def extend(self, entries: Sequence[Entry], file: int, position: int) -> None:
-        """As `add`, for frames that lie one behind the other: a fifth of the time."""
+        """Add adjacent frames: a fifth of the time of `add`."""
         if len(self._base_offsets) != len(self._max_timestamps):
             self._cut()
         if self._base_offsets and self._base_offsets[-1] == entries[-1].base_offset:
@@ -83,7 +83,7 @@ class FrameIndex:
         self._max_timestamps.fromlist([entry.max_timestamp for entry in entries])
 
     def _cut(self) -> None:
-        """Forget a frame that an interrupt left half-added; what tells that goes last."""
+        """Remove a frame that an interrupt left half-added; the array that shows it is cut last."""
         frames = len(self._max_timestamps)
         for name in reversed(self.__slots__):
             del getattr(self, name)[frames:]
@@ -92,8 +92,8 @@ class FrameIndex:
         return len(self._max_timestamps)
 
     def place(self, index: int) -> FramePlace:
-        """The frame at `index`."""
-        # As the tuple it is: the class's own constructor is a function in Python, 250 ns more.
+        """Return the frame at `index`."""
+        # Built as a tuple: the class's own constructor is a Python function, 250 ns more.
         return tuple.__new__(FramePlace, (
             self._base_offsets[index],
             self._counts[index],
@@ -103,26 +103,25 @@ class FrameIndex:
         ))  # fmt: skip
 
     def find(self, offset: int) -> int:
-        """Index of the frame that holds `offset`, or of the first one behind it."""
-        frames = len(self)
-        index = bisect_right(self._base_offsets, offset, 0, frames) - 1
+        """Return the index of the frame that holds `offset`, or of the first one after it."""
+        index = bisect_right(self._base_offsets, offset, 0, len(self._max_timestamps)) - 1
         if index < 0:
             return 0
         return index if offset < self._base_offsets[index] + self._counts[index] else index + 1
 
     def find_time(self, timestamp: int) -> int:
-        """Index of the first frame with a record at or after `timestamp`."""
+        """Return the index of the first frame with a record at or after `timestamp`."""
         return bisect_left(self._max_timestamps, timestamp, 0, len(self))
 
     def total_bytes(self) -> int:
-        """Bytes of all frames."""
+        """Sum the bytes of all frames."""
         return sum(self._lengths)
 
     def holes(self, start: int) -> list[tuple[int, int]]:
-        """First and last offset of every hole from `start` on; while nobody publishes.
+        """List the first and last offset of every hole from `start` on; no publisher may run.
 
-        Frames may begin before `start`: a segment can end in the middle of one, and what a delete
-        has put the floor behind is still there, with holes where segments were adopted.
+        Frames may begin before `start`: a segment can end in the middle of one, and frames below a
+        floor that a delete has raised are still there, with holes where segments were adopted.
         """
         bases = np.frombuffer(self._base_offsets, np.int64)
         ends = bases + np.frombuffer(self._counts, np.uint32)
@@ -130,7 +129,7 @@ class FrameIndex:
         return [(int(starts[i]), int(bases[i]) - 1) for i in np.flatnonzero(bases > starts)]
 
     def sorted(self) -> FrameIndex:
-        """The same frames in offset order."""
+        """Return an index of these frames in offset order."""
         order = sorted(range(len(self)), key=self._base_offsets.__getitem__)
         index = FrameIndex()
         for name in self.__slots__:
@@ -138,8 +137,8 @@ class FrameIndex:
             setattr(index, name, array(source.typecode, map(source.__getitem__, order)))
         return index
 
-    def behind(self, offset: int) -> FrameIndex:
-        """The frames with records at `offset` or behind it; while nobody publishes."""
+    def from_offset(self, offset: int) -> FrameIndex:
+        """Return the frames with records at `offset` or after it; no publisher may run."""
         start = self.find(offset)
         index = FrameIndex()
         for name in self.__slots__:
@@ -147,12 +146,12 @@ class FrameIndex:
         return index
 
     def numbers(self, first: int, end: int) -> npt.NDArray[np.int64]:
-        """The frames from `first` to `end` (not included): a row for each array, as listed."""
+        """Return the frames from `first` to `end` (exclusive): a row for each array, as listed."""
         return np.array([getattr(self, name)[first:end] for name in self.__slots__], np.int64)
 
     @classmethod
     def of(cls, numbers: npt.NDArray[np.int64]) -> FrameIndex:
-        """An index of what `numbers` gave."""
+        """Build an index from the result of `numbers`."""
         index = cls()
         for name, row in zip(cls.__slots__, numbers, strict=True):
             kind = getattr(index, name).typecode
@@ -160,5 +159,5 @@ class FrameIndex:
         return index
 
     def max_timestamp(self, index: int) -> int:
-        """Nanoseconds of the newest record in the frame at `index`."""
+        """Return the nanoseconds of the newest record in the frame at `index`."""
         return self._max_timestamps[index]

@@ -1,7 +1,7 @@
-"""Frames that speak for several topics at once: all of what they say is there, or none of it.
+"""Frames that belong to several topics: everything in such a frame is there, or nothing.
 
-`Multi` is one made of others, each of its own topic. Whoever has another kind of frame that gives
-out offsets in several topics derives from `Joint`, and commits it through `log/crossing.py`.
+`MultiFrame` is composed of other frames, each of one topic. Another kind of frame with offsets of
+several topics derives from `JointFrame`, and is committed through `log/cross_shard.py`.
 """
 
 from __future__ import annotations
@@ -11,24 +11,24 @@ from typing import TYPE_CHECKING, Protocol
 
 from stratalog.format.frame import HEADER_BYTES, FrameType, body_checksum, encode_header
 from stratalog.format.multi import inner_seed
-from stratalog.log.group import Entry
+from stratalog.log.commit_group import Entry
 
 if TYPE_CHECKING:
     from stratalog.log.topic import TopicLog
 
 
 class Late(Protocol):
-    """A part of a frame that can be made only when the frame is about to be written."""
+    """A part of a frame that can be encoded only when the frame is about to be written."""
 
     def encode(self) -> Entry:
-        """The part; the commit lock of its topic is held. May be called again."""
+        """Encode the part; the commit lock of its topic is held. Idempotent."""
 
     def failed(self) -> None:
-        """The frame is not in the log; may be called again."""
+        """Undo: the frame is not in the log; idempotent."""
 
 
-class Joint(Entry):
-    """One frame of several topics, in which it has given out offsets."""
+class JointFrame(Entry):
+    """One frame of several topics, with offsets of each."""
 
     __slots__ = ("_topics",)
 
@@ -48,25 +48,25 @@ class Joint(Entry):
 
     @property
     def topics(self) -> Sequence[TopicLog]:
-        """Those whose offsets it has given out; given back together if it fails."""
+        """The topics whose offsets it has; given back together if it fails."""
         return self._topics
 
     def prepare(self) -> None:
-        """Make what had to wait until now; the commit locks of all topics are held."""
+        """Encode the parts that had to wait until now; the commit locks of all topics are held."""
 
     def assemble(self, seed: int) -> None:
-        """Make the body for a log file; called before it is written, perhaps more than once."""
+        """Encode the body for a log file; called before it is written, perhaps more than once."""
 
     def publish(self, file: int, position: int) -> None:
-        """Make everything readable that the frame has; may be called again.
+        """Make everything in the frame readable; idempotent.
 
-        `file` is the number that inner frames of the log file have, `position` that of the frame.
+        `file` is the number of the log file for inner frames, `position` that of the frame.
         """
         if self.on_commit is not None:
             self.on_commit()
 
 
-class Multi(Joint):
+class MultiFrame(JointFrame):
     """Several frames in one. Their offsets and times are known once it enters a group."""
 
     __slots__ = ("_entries", "_late", "parts")
@@ -82,13 +82,13 @@ class Multi(Joint):
         self._take(entries)
 
     def _take(self, parts: Sequence[Entry]) -> None:
-        # Zeros as long as the body will be: it is made for the file it is written to.
+        # Zeros as long as the body will be: its bytes depend on the file it is written to.
         self.body = bytes(sum(HEADER_BYTES + len(part.body) for part in parts))
         self.count = len(parts)
         self.parts = parts
 
     def prepare(self) -> None:
-        """Have the rest of the parts made."""
+        """Encode the remaining parts."""
         if self._late:
             self._take([*self._entries, *(part.encode() for part in self._late)])
 
@@ -97,7 +97,7 @@ class Multi(Joint):
             part.failed()
 
     def assemble(self, seed: int) -> None:
-        """Put the frames one behind the other: their headers depend on the file they are in."""
+        """Concatenate the frames: their headers depend on the file they are in."""
         seed = inner_seed(seed)
         buffers: list[bytes] = []
         for part in self.parts:
@@ -113,7 +113,7 @@ class Multi(Joint):
         self.body_checksum = body_checksum(self.body)
 
     def publish(self, file: int, position: int) -> None:
-        """Make all parts readable, or state, one right behind the other."""
+        """Publish or apply all parts, one right after the other."""
         position += HEADER_BYTES
         for part in self.parts:
             if part.topic is not None:

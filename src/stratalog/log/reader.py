@@ -1,95 +1,96 @@
-"""Reading log files by position, for everybody but the writer of them.
+"""Reading log files by position, for every thread and process but the one that writes.
 
-Log files are read by `pread`, never mapped: they are recycled, and a mapped page would change
-under the reader's hands.
+Log files are read by `pread`, never mapped: they are recycled, and a mapped page would change while
+a reader uses it.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 
 from stratalog.errors import StorageError
+from stratalog.format.codec import EXPANDED_BYTES_MAX
+from stratalog.format.frame import log_seed
 from stratalog.format.multi import inner_seed
-from stratalog.format.names import log_file_path
-from stratalog.fs import File, FileSystem
+from stratalog.format.names import log_file_path, shard_number
+from stratalog.fs import FileSystem
+from stratalog.fs.open_files import OpenFiles
+from stratalog.fs.os_errors import RETRIABLE, reason, storage_error
 
 
 def read_failed(path: str, position: int, error: OSError) -> StorageError:
-    """What whoever reads is told when the disk cannot be read."""
+    """Build the error for a failed read of the disk."""
+    if error.errno in RETRIABLE:
+        return storage_error(error, "read", path)  # the disk is not at fault
     return StorageError(
-        f"{path} at position {position}: reading failed: {error}. Nothing of it was returned; see "
-        "to the disk, and read again."
+        f"{path} at position {position}: reading failed: {reason(error)}. Nothing of it was "
+        "returned; see to the disk, and read again."
     )
 
 
 class LogReader:
     """Reads frames of any log file of the store; keeps a bounded number of files open."""
 
-    _FILES_MAX = 64
-
-    def __init__(self, fs: FileSystem) -> None:
+    def __init__(
+        self, fs: FileSystem, identity: bytes = b"", files: OpenFiles | None = None
+    ) -> None:
         self._fs = fs
+        self.files = OpenFiles() if files is None else files
+        self.identity = identity
+        """Identity that the frames of the log are bound to; empty if none."""
         self._lock = threading.Lock()
-        self._numbers: dict[tuple[str, int], int] = {}
+        self._numbers: dict[tuple[str, bool], int] = {}
         self._paths: list[str] = []
         self._seeds: list[int] = []
         self._origins: list[tuple[str, int, bool]] = []
-        self._open: OrderedDict[str, File] = OrderedDict()
+        self.expanded_bytes_max = EXPANDED_BYTES_MAX
+        """Size of the largest batch that is decompressed."""
 
     def number(self, directory: str, first_lsn: int, *, is_inner: bool = False) -> int:
-        """A small number that stands for the file from now on.
+        """Return the small number that stands for the file from now on.
 
-        Frames inside of `MULTI` frames have one of their own, because they have another seed.
+        Frames inside of `MULTI` frames have a separate number, because their seed differs.
         """
         path = log_file_path(directory, first_lsn)
-        seed = inner_seed(first_lsn) if is_inner else first_lsn
-        number = self._numbers.get((path, seed))
+        number = self._numbers.get((path, is_inner))
         if number is None:
             with self._lock:
-                number = self._numbers.get((path, seed))
+                number = self._numbers.get((path, is_inner))
                 if number is None:
-                    # The number is told last: what Ctrl-C left of an attempt before is cut off.
+                    # The number is registered last: the remains of an interrupted attempt are cut
+                    # off.
                     number = len(self._numbers)
                     for items in (self._seeds, self._origins, self._paths):
                         del items[number:]
-                    self._seeds.append(seed)
+                    seed = log_seed(self.identity, shard_number(directory), first_lsn)
+                    self._seeds.append(inner_seed(seed) if is_inner else seed)
                     self._origins.append((directory, first_lsn, is_inner))
                     self._paths.append(path)
-                    self._numbers[path, seed] = number
+                    self._numbers[path, is_inner] = number
         return number
 
     def path(self, number: int) -> str:
-        """The file behind a number."""
+        """Return the path for a number."""
         return self._paths[number]
 
     def origin(self, number: int) -> tuple[str, int, bool]:
-        """What a number was asked for: directory, first lsn, and whether frames are inner ones."""
+        """Return what a number stands for: directory, first lsn, and whether frames are inner."""
         return self._origins[number]
 
     def seed(self, number: int) -> int:
-        """The seed of its header checksums: its first lsn, or what is made of it."""
+        """Return the seed of its header checksums."""
         return self._seeds[number]
 
     def pread(self, number: int, length: int, position: int) -> bytes:
-        """Bytes of a file. A file dropped here while another thread reads it closes after that."""
+        """Read bytes of a file. A file dropped while another thread reads it closes after that."""
         path = self._paths[number]
         try:
-            with self._lock:
-                file = self._open.get(path)
-                if file is None:
-                    file = self._open[path] = self._fs.open(path, "read")
-                    if len(self._open) > self._FILES_MAX:
-                        self._open.popitem(last=False)
-                else:
-                    self._open.move_to_end(path)
-            return file.pread(length, position)
+            return self.files.find(path, self._fs.open, path, "read").pread(length, position)
         except FileNotFoundError:
-            raise  # given up: whoever reads knows where else to look
+            raise  # the file was released: the caller knows where else to look
         except OSError as error:
             raise read_failed(path, position, error) from error
 
     def close(self) -> None:
-        """Let all files go."""
-        with self._lock:
-            self._open.clear()
+        """Close all files."""
+        self.files.clear()

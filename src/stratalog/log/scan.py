@@ -1,8 +1,8 @@
-"""Reading log files frame by frame, and judging where and why the reading ends.
+"""Scanning log files frame by frame, and classifying where and why the frames end.
 
-A shard's files follow each other without a seam: the name of the next one is the lsn at which the
-frames of this one end. So a file that has a successor must hold valid frames exactly up to there,
-and anything else is damage. Only the newest file may end in a torn tail.
+A shard's files follow each other without a gap: the name of the next one is the lsn at which the
+frames of this one end. So a file with a successor must hold valid frames exactly up to there, and
+anything else is damage. Only the newest file may end in a torn tail.
 
 Concurrency: one thread per scanner. A live writer may be adding frames meanwhile.
 """
@@ -13,20 +13,25 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from xxhash import xxh3_64_intdigest
+
 from stratalog.errors import CorruptionError, FormatError, UnsupportedVersionError
 from stratalog.format.frame import (
     ALIGNMENT,
+    BODY_BYTES_MAX,
+    HEADER,
     HEADER_BYTES,
     MAGIC,
     FrameHeader,
     FrameType,
     check_body,
     decode_header,
+    log_seed,
 )
-from stratalog.format.names import log_file_path, parse_numbered
+from stratalog.format.names import log_file_path, parse_numbered, shard_number
 from stratalog.fs import File, FileSystem
 
-# Large enough to make the reads few, small enough to stay in the processor's cache.
+# Large enough for few reads, small enough to stay in the processor's cache.
 _CHUNK_BYTES = 1 << 20
 
 Apply = Callable[[str, int, int, FrameHeader, bytes], None]
@@ -34,7 +39,7 @@ Apply = Callable[[str, int, int, FrameHeader, bytes], None]
 
 
 class Damage(NamedTuple):
-    """A place in the log that was durable once and does not validate now."""
+    """A place in the log that was durable once and is not valid now."""
 
     path: str
     start: int
@@ -48,17 +53,17 @@ class Damage(NamedTuple):
 
 
 class TornTail(NamedTuple):
-    """Bytes behind the last whole frame that a crash left unfinished."""
+    """Bytes after the last whole frame that a crash left unfinished."""
 
     path: str
     position: int
     bytes: int
     is_past: bool
-    """Whether it is none: behind an end mark stands what a recycled file held before."""
+    """Whether these bytes follow an end mark, and are old content of a recycled file."""
 
 
 def frames(file: File, seed: int, position: int) -> Iterator[tuple[int, FrameHeader, bytes]]:
-    """Valid frames from `position` on, each with its place; ends at the first that is not.
+    """Give valid frames from `position` on, each with its place; ends at the first that is not.
 
     The body is given for control frames only: a batch is verified here and read later.
     """
@@ -69,7 +74,7 @@ def frames(file: File, seed: int, position: int) -> Iterator[tuple[int, FrameHea
             data, origin, at = file.pread(_CHUNK_BYTES, position), position, 0
             if len(data) < HEADER_BYTES:
                 return
-        if data[at : at + 4] != MAGIC:  # the usual end: do not raise for it
+        if data[at : at + 4] != MAGIC:  # the usual end: not an error
             return
         header = decode_header(data, at, seed=seed)
         length = HEADER_BYTES + header.body_length
@@ -82,12 +87,28 @@ def frames(file: File, seed: int, position: int) -> Iterator[tuple[int, FrameHea
 
 
 def find_frame(file: File, seed: int, position: int) -> tuple[int, FrameHeader] | None:
-    """The first whole valid frame at or behind `position`."""
+    """Find the first whole valid frame at or after `position`."""
     for found in _magics(file, position):
         with contextlib.suppress(FormatError):
             for at, header, _ in frames(file, seed, found):
                 return at, header
     return None
+
+
+def is_whole_elsewhere(file: File) -> bool:
+    """Return whether a file begins with a whole frame that is not one of this file.
+
+    A body's checksum has no seed. No crash leaves such a frame: the place of its header was empty
+    before.
+    """
+    data = file.pread(HEADER_BYTES, 0)
+    if len(data) < HEADER_BYTES or data[:4] != MAGIC:
+        return False
+    fields = HEADER.unpack(data)
+    length, checksum = fields[4], fields[10]
+    if length > min(BODY_BYTES_MAX, file.size() - HEADER_BYTES):
+        return False
+    return bool(xxh3_64_intdigest(file.pread(length, HEADER_BYTES)) == checksum)
 
 
 def _magics(file: File, position: int) -> Iterator[int]:
@@ -101,28 +122,38 @@ def _magics(file: File, position: int) -> Iterator[int]:
 
 
 class ReleasedError(Exception):
-    """The writer gave a log file up before a reader beside it had read it: start again."""
+    """The writer released a log file before a concurrent reader had read it: start again."""
 
 
 class ShardScanner:
     """Walks the files of one shard in order, again and again, from where it stopped."""
 
-    def __init__(self, fs: FileSystem, directory: str, start_lsn: int = 0) -> None:
+    def __init__(
+        self, fs: FileSystem, directory: str, start_lsn: int = 0, identity: bytes = b""
+    ) -> None:
         self._fs = fs
+        self._identity = identity
         self._file: File | None = None
         self._start_lsn = start_lsn
         self.directory = directory
+        self.end_lsn = 0
+        """The log was durable below this, whatever the files hold; 0 if unknown."""
         self.first_lsn = -1
-        """Of the file it stands in; -1 before the first."""
+        """First lsn of the current file; -1 before the first."""
         self.position = 0
-        """Where the next frame is to be read."""
+        """Position of the next frame to read."""
         self.damages: list[Damage] = []
         self._seen_whole = False
         self._newest: tuple[int, FrameHeader] | None = None
-        """The frame of this file that was read last, and its place."""
+        """The last frame read in this file, and its place."""
+
+    @property
+    def seed(self) -> int:
+        """The seed of the checksums in the current file."""
+        return log_seed(self._identity, shard_number(self.directory), self.first_lsn)
 
     def advance(self, apply: Apply) -> None:
-        """Hand every frame that was not seen yet to `apply`."""
+        """Pass every new frame to `apply`."""
         lsns = self._files()
         if self._file is None and lsns:
             self._begin(lsns)
@@ -140,18 +171,22 @@ class ShardScanner:
                 self.first_lsn, self.position, self._newest = lsn, 0, None
             if lsn == self.first_lsn:
                 self._scan(apply)
-        if self._file is not None and not self._seen_whole:
+        if not self._seen_whole and (self._file is not None or self.end_lsn):
             self._seen_whole = True
             self._find_damage(apply)
         if self._file is not None and self.first_lsn not in self._files():
-            raise ReleasedError(self._file.path)  # what was read may have been something else
+            raise ReleasedError(self._file.path)  # the bytes read may belong to another file
+
+    def rest(self) -> None:
+        """Close the file: the writer reads its log to the end once."""
+        self._file = None
 
     def _is_there(self, position: int, header: FrameHeader) -> bool:
-        """Whether a frame is where it was: a writer takes back what the disk took half of."""
+        """Return whether a frame is still in place: a writer removes a half-written group."""
         assert self._file is not None
         with contextlib.suppress(FormatError):
             data = self._file.pread(HEADER_BYTES, position)
-            return decode_header(data, seed=self.first_lsn) == header
+            return decode_header(data, seed=self.seed) == header
         return False
 
     def _files(self) -> list[int]:
@@ -159,7 +194,7 @@ class ShardScanner:
         return [lsn for name in names if (lsn := parse_numbered(name)) is not None]
 
     def _begin(self, lsns: list[int]) -> None:
-        """Open the file that has the place to start from."""
+        """Open the file that contains the place to start from."""
         start = self._start_lsn
         first = max((lsn for lsn in lsns if lsn <= start), default=lsns[0])
         self._file = self._open(first)
@@ -174,7 +209,7 @@ class ShardScanner:
             self.damages.append(Damage(path, self._file.size(), self.position, reason))
 
     def _open(self, lsn: int) -> File:
-        """A file that was listed; a writer beside us may have given it up since."""
+        """Open a file that was listed; a concurrent writer may have released it since."""
         path = log_file_path(self.directory, lsn)
         try:
             return self._fs.open(path, "read")
@@ -182,7 +217,7 @@ class ShardScanner:
             raise ReleasedError(path) from error
 
     def torn_tail(self) -> TornTail | None:
-        """What stands behind the last frame of the newest file, unless it is zeros."""
+        """Describe the bytes after the last frame of the newest file, unless they are zeros."""
         if self._file is None:
             return None
         size = self._file.size()
@@ -196,10 +231,10 @@ class ShardScanner:
         return None
 
     def _scan(self, apply: Apply) -> None:
-        """Apply what is valid; stop where it is not, for whatever reason."""
+        """Apply valid frames; stop at the first that is not, for whatever reason."""
         assert self._file is not None
         try:
-            for position, header, body in frames(self._file, self.first_lsn, self.position):
+            for position, header, body in frames(self._file, self.seed, self.position):
                 end = position + HEADER_BYTES + header.body_length
                 try:
                     apply(self.directory, self.first_lsn, position, header, body)
@@ -216,13 +251,13 @@ class ShardScanner:
             pass
 
     def _leave(self, apply: Apply, next_lsn: int) -> None:
-        """Go on to the next file; it says where this one ends."""
+        """Continue with the next file, whose name gives the end of this one."""
         assert self._file is not None
         end = next_lsn - self.first_lsn
-        self._scan(apply)  # the writer may have finished the file since it was last read
+        self._scan(apply)  # the writer may have completed the file since it was last read
         while self.position < end:
             start = self.position
-            found = find_frame(self._file, self.first_lsn, start + ALIGNMENT)
+            found = find_frame(self._file, self.seed, start + ALIGNMENT)
             self._add_damage(start, -1 if found is None or found[0] >= end else found[0])
             if found is None or found[0] >= end:
                 return
@@ -235,16 +270,56 @@ class ShardScanner:
             )
 
     def _find_damage(self, apply: Apply) -> None:
-        """Look behind the end of the newest file for proof that it is not the end."""
+        """Look for evidence that the log went on past the end of the newest file."""
+        if self._file is None:
+            if not self.damages:
+                reason = f"its log files, which went up to lsn {self.end_lsn}, are missing"
+                self.damages.append(Damage(self.directory, 0, 0, reason))
+            return
+        self._look_past_end(apply)
+        self._look_at_start()
+        end = self.end_lsn - self.first_lsn
+        if self.position < end:
+            self._scan(apply)  # a concurrent writer may have added it just now
+        if self.position < end:
+            reason = f"the log ends here, and was durable up to lsn {self.end_lsn}"
+            self.damages.append(Damage(self._file.path, self.position, end, reason))
+            self.position = end
+
+    def _look_at_start(self) -> None:
+        """Record a newest file with a wrong beginning, of which nothing was read."""
+        assert self._file is not None
+        if self._newest is not None or self.damages:
+            return
+        with contextlib.suppress(FormatError):
+            decode_header(self._file.pread(HEADER_BYTES, 0), seed=self.seed)
+            return
+        if is_whole_elsewhere(self._file):
+            reason = "it is a log file of another store, shard or place"
+            end = max(self._file.size() // ALIGNMENT * ALIGNMENT, self.position)
+            self.damages.append(Damage(self._file.path, 0, end, reason))
+            self.position = end
+        elif self.position and not self._has_frame(self.position):
+            reason = f"it does not begin with a frame, and was durable up to {self.position}"
+            self.damages.append(Damage(self._file.path, 0, self.position, reason))
+
+    def _has_frame(self, end: int) -> bool:
+        """Return whether there is a frame of this file before a position."""
+        assert self._file is not None
+        found = find_frame(self._file, self.seed, 0)
+        return found is not None and found[0] < end
+
+    def _look_past_end(self, apply: Apply) -> None:
+        """Look past the end of the newest file for frames that were written after it."""
         assert self._file is not None
         start = search = self.position
-        while found := find_frame(self._file, self.first_lsn, search + ALIGNMENT):
+        while found := find_frame(self._file, self.seed, search + ALIGNMENT):
             position, header = found
             if position - header.unsynced * ALIGNMENT <= start:
                 search = position
                 continue
-            # Everything before this frame was durable when it was written. A live writer may
-            # have added what was missing a moment ago, so that is looked for once more.
+            # Everything before this frame was durable when it was written. A concurrent writer may
+            # have added the missing frames just now, so scan once more.
             self._scan(apply)
             if self.position == start:
                 self._add_damage(start, position)
@@ -256,7 +331,7 @@ class ShardScanner:
         assert self._file is not None
         reason = "a frame is missing"
         try:
-            header = decode_header(self._file.pread(HEADER_BYTES, start), seed=self.first_lsn)
+            header = decode_header(self._file.pread(HEADER_BYTES, start), seed=self.seed)
             check_body(header, self._file.pread(header.body_length, start + HEADER_BYTES))
         except FormatError as error:
             reason = str(error)

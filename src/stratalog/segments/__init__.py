@@ -1,1 +1,1 @@
-"""What the log's records become: files per topic, indexed, evicted, rewritten, moved."""
+"""Segments: files per topic for records of the log, indexed, evicted, rewritten, moved."""

@@ -1,4 +1,4 @@
-"""Segments of a topic one behind the other, and where the open one of them ends."""
+"""The chain of a topic's segments in order of offset, and the place where the open one ends."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Chain(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The first offset behind all of them; 0 if there is none."""
+        """Return the first offset after all of them; 0 if there is none."""
         return self.segments[-1].end if self.segments else 0
 
     def find(self, offset: int) -> Segment | None:
-        """The segment that answers for an offset."""
+        """Return the segment that answers for an offset."""
         number = bisect_right(self.firsts, offset) - 1
         if number < 0 or offset >= self.segments[number].end:
             return None
@@ -35,7 +35,7 @@ class Chain(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """What the newest `CHECKPOINT` frame says of the open segment."""
+    """The newest `CHECKPOINT` frame's word on the open segment."""
 
     segment: int
     position: int

@@ -1,8 +1,8 @@
-"""Checkpoint: records go from the log, in many small frames, to segments, in few large batches.
+"""Checkpoint: records move from the log, in many small frames, to segments, in few large batches.
 
-Concurrency: one thread at a time checkpoints a store. Appends and reads go on meanwhile.
-Crash: the log has everything until a `CHECKPOINT` frame is durable, and that is written only when
-the segments are. A segment that was sealed but not yet spoken of is whole, and found by its name.
+Concurrency: one thread at a time checkpoints a store. Appends and reads go on meanwhile. Crash: the
+log has everything until a `CHECKPOINT` frame is durable, and that is written only when the segments
+are. A segment that was sealed, but that no frame mentions yet, is whole and found by its name.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from stratalog.log.interrupts import insist
 from stratalog.log.topic import TopicLog
 from stratalog.model import Gap
 from stratalog.segments.chain import Chain, Mark
-from stratalog.segments.history import History
 from stratalog.segments.read import read_batches
 from stratalog.segments.segment import Segment, Slice
+from stratalog.segments.topic_segments import History
 from stratalog.segments.writer import SegmentWriter, put_in_place
 
 BATCH_BYTES = 512 << 10
-"""What batches are merged to. A batch is verified as a whole: at this size the first read of a
+"""Size that batches are merged to. A batch is verified as a whole: at this size the first read of a
 record takes 100 us, those after it 8, and a scan reads 40 M records/s (256 KiB: 60 us, and 30)."""
 
 
-# Below this, a segment that was adopted is copied: it takes as long as to give the file its place.
+# Smaller adopted segments are copied: that takes as long as moving the file.
 _WHOLE_BYTES_MIN = 4 << 20
 
 
@@ -34,10 +34,10 @@ def _no_rest() -> None:
 
 
 def checkpoint(topic: TopicLog, now: int, rest: Callable[[], None] = _no_rest) -> bool:
-    """Put everything that was published into segments, durably; returns whether there was any.
+    """Move everything published into segments, durably; returns whether there was any.
 
-    The log can give the topic's frames up once a `CHECKPOINT` frame says so. `rest` is called
-    behind every batch.
+    The log can drop the topic's frames once a `CHECKPOINT` frame says so. `rest` is called after
+    every batch.
     """
     end = topic.committed
     if topic.is_ephemeral or topic.history.checkpointed >= end:
@@ -50,7 +50,7 @@ def checkpoint(topic: TopicLog, now: int, rest: Callable[[], None] = _no_rest) -
         if topic.history.checkpointed < end:
             _copy(topic, end, now, rest)
     except BaseException:
-        # Begin again from what is durable.
+        # Start again from what is durable.
         writer, topic.history.writer = topic.history.writer, None
         if writer is not None:
             writer.close()
@@ -59,15 +59,15 @@ def checkpoint(topic: TopicLog, now: int, rest: Callable[[], None] = _no_rest) -
 
 
 def mark(topic: TopicLog) -> tuple[int, bytes]:
-    """What a `CHECKPOINT` frame says of the topic now: its offset and its body."""
+    """Build the topic's current `CHECKPOINT` frame: its offset and its body."""
     history = topic.history
     return history.checkpointed, encode_checkpoint(*history.mark)
 
 
 def seal_due(topic: TopicLog, now: int) -> bool:
-    """Seal the open segment if it is old enough, or all of it is gone; returns whether it was.
+    """Seal the open segment if it is old enough, or all of it is gone; returns whether it did.
 
-    Once it is sealed, and the log says so, it can be removed like any other.
+    Once it is sealed and the log says so, it can be removed like any other.
     """
     segments = topic.history.chain.segments
     if not segments or not segments[-1].is_open:
@@ -88,7 +88,7 @@ def seal(topic: TopicLog, now: int) -> None:
 
 
 def _whole(topic: TopicLog) -> list[Segment]:
-    """Segments that were adopted and are large enough to stay the files they are.
+    """List adopted segments that are large enough to keep their files.
 
     Smaller ones are copied, as if they were in the log: many of them would be many segments.
     """
@@ -102,17 +102,17 @@ def _whole(topic: TopicLog) -> list[Segment]:
 
 
 def _take_in(topic: TopicLog, adopted: Segment, now: int) -> None:
-    """Make a segment that was adopted the next of the chain, without a look at its records."""
+    """Make an adopted segment the next of the chain, without reading its records."""
     seal(topic, now)
     history, summary = topic.history, adopted.summary
     if adopted.end <= history.checkpointed:
-        return  # it had its place already
+        return  # it was moved already
     assert adopted.placed is not None
     footer = adopted.placed.footer
     put_in_place(history.pool.fs, adopted.path, history.directory, footer, summary.bytes)
     segment = history.pool.segment(topic.id, summary)
     _publish(topic, [*_sealed(topic), segment], segment.end, Mark(segment.end, 0))
-    history.copied.remove(adopted)  # its file is what was moved
+    history.copied.remove(adopted)  # its file was moved, not copied
 
 
 def _copy(topic: TopicLog, end: int, now: int, rest: Callable[[], None]) -> None:
@@ -120,66 +120,83 @@ def _copy(topic: TopicLog, end: int, now: int, rest: Callable[[], None]) -> None
     writer = history.writer = history.writer or _resume(topic)
     options = topic.options
     parts = read_batches(topic, history.checkpointed, end)
-    for block, last in blocks(parts, end, topic.codec, lambda: _room(topic)):
+    for block, last in blocks(
+        parts, end, topic.codec, lambda: _room(topic), lambda: _room_bytes(topic)
+    ):
         if writer is None:
             writer = SegmentWriter(
-                history.pool.fs, history.directory, topic.id, history.checkpointed, now
-            )
+                history.pool.fs, history.directory, topic.id, history.checkpointed, now,
+                identity=history.pool.identity,
+            )  # fmt: skip
             writer.create()
             history.writer = writer
         writer.append(block)
-        if writer.records >= options.segment_records or writer.position >= options.segment_bytes:
+        if writer.records >= options.segment_records or _room_bytes(topic) <= 0:
             _seal(topic, writer, last, now)
             writer = None
         rest()
     if writer is not None:
         writer.sync()
+        writer.rest()
         summary = writer.summary(end)
         segment = history.pool.segment(topic.id, summary)
         _publish(topic, [*_sealed(topic), segment], end, Mark(writer.first, summary.bytes))
     elif history.checkpointed < end:
-        _publish(topic, _sealed(topic), end, Mark(end, 0))  # nothing of it was left to copy
+        _publish(topic, _sealed(topic), end, Mark(end, 0))  # nothing was left of it to copy
 
 
 def blocks(
-    parts: Iterable[Slice | Gap], end: int, codec: int, room_of: Callable[[], int]
+    parts: Iterable[Slice | Gap],
+    end: int,
+    codec: int,
+    room_of: Callable[[], int],
+    bytes_of: Callable[[], int] = lambda: BATCH_BYTES,
 ) -> Iterator[tuple[Block, int]]:
-    """Records up to `end` as batches of about `BATCH_BYTES`, each with the offset behind it.
+    """Yield records up to `end` as batches of about `BATCH_BYTES`, each with the offset after it.
 
-    No batch makes a segment hold more records than it has room for.
+    No batch makes a segment hold more records than it has room for, nor more bytes by more than a
+    record.
     """
     taken: list[Part] = []
     size = count = 0
-    room = room_of()
+    room, bytes_max = room_of(), min(BATCH_BYTES, bytes_of())
     for part in parts:
         if isinstance(part, Gap):
-            continue  # the segment answers for it, with nothing
+            continue  # an empty part of the segment
         batch, first, last = part
         record_bytes = max(1, batch.size // batch.count)
         while first < last:
-            fitting = max(1, (BATCH_BYTES - size) // record_bytes)
+            fitting = max(1, (bytes_max - size) // record_bytes)
             more = min(last - first, room - count, fitting)
             taken.append(Part(batch, first, first + more))
             first += more
             count += more
             size += more * record_bytes
-            if count == room or size + record_bytes > BATCH_BYTES:
+            if count == room or size + record_bytes > bytes_max:
                 yield merge(taken, codec), batch.offset_of(first - 1) + 1
-                room = room_of()
+                room, bytes_max = room_of(), min(BATCH_BYTES, bytes_of())
                 taken, size, count = [], 0, 0
     if taken:
         yield merge(taken, codec), end
 
 
 def _room(topic: TopicLog) -> int:
-    """How many records the open segment still takes."""
+    """Return how many records the open segment still takes."""
     writer = topic.history.writer
     return topic.options.segment_records - (0 if writer is None else writer.records)
 
 
+def _room_bytes(topic: TopicLog) -> int:
+    """Return how many bytes the open segment still takes; the last 64th is not filled."""
+    writer, most = topic.history.writer, topic.options.segment_bytes
+    left = most - (0 if writer is None else writer.position)
+    return 0 if left < most // 64 else left
+
+
 def _seal(topic: TopicLog, writer: SegmentWriter, end: int, now: int) -> None:
     history = topic.history
-    # First: cut short anywhere, what it wrote to may have its lasting name. `_resume` finds out.
+    # This comes first: if sealing is cut short anywhere, the file may already have its lasting
+    # name. `_resume` finds out.
     history.writer = None
     try:
         summary = writer.seal(end, now)
@@ -195,10 +212,10 @@ def _sealed(topic: TopicLog) -> list[Segment]:
 
 
 def _publish(topic: TopicLog, segments: Iterable[Segment], checkpointed: int, mark: Mark) -> None:
-    """Have readers find the records in segments, then forget where the log has them."""
+    """Make the records readable from segments, then drop their places in the log."""
     history = topic.history
-    # All three, or a mark would speak of one segment and of the end of another.
-    interrupt = insist(_tell, history, Chain.of(segments), checkpointed, mark)
+    # All three together, or a mark would combine one segment with the end of another.
+    interrupt = insist(_set_chain, history, Chain.of(segments), checkpointed, mark)
     with topic.shard.commit_lock:
         topic.trim(checkpointed)
     for adopted in history.leave_behind():
@@ -208,14 +225,14 @@ def _publish(topic: TopicLog, segments: Iterable[Segment], checkpointed: int, ma
         raise interrupt
 
 
-def _tell(history: History, chain: Chain, checkpointed: int, mark: Mark) -> None:
+def _set_chain(history: History, chain: Chain, checkpointed: int, mark: Mark) -> None:
     history.chain = chain
     history.checkpointed = checkpointed
     history.mark = mark
 
 
 def _resume(topic: TopicLog) -> SegmentWriter | None:
-    """The writer of the open segment, if there is one."""
+    """Return the writer of the open segment, if there is one."""
     history = topic.history
     _catch_up(topic)
     segments = history.chain.segments
@@ -232,9 +249,9 @@ def _resume(topic: TopicLog) -> SegmentWriter | None:
 
 
 def _catch_up(topic: TopicLog) -> None:
-    """Make a segment the next of the chain that got its lasting name, and nobody was told.
+    """Add a segment to the chain that was renamed without being added.
 
-    An attempt to seal it, or to put it in its place, was cut short behind that: by the sync of the
+    An attempt to seal it, or to put it in its place, was cut short after that: by the sync of the
     directory, or by Ctrl-C. Its bytes are durable, or else it had no such name.
     """
     history, pool = topic.history, topic.history.pool
@@ -251,9 +268,9 @@ def _catch_up(topic: TopicLog) -> None:
 
 
 def _expiry(segment: Segment) -> int:
-    """When the last record of a segment expires, `NEVER` if one does not; -1 without records.
+    """Return when the last record of a segment expires, `NEVER` if one does not; -1 if empty.
 
-    What a checkpoint says of an open segment does not include it. Nearly always one batch tells.
+    A checkpoint's word on an open segment does not include it. One batch is nearly always enough.
     """
     latest = -1
     for batch, first, end in segment.batches(segment.first, segment.end):

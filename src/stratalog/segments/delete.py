@@ -1,6 +1,6 @@
-"""Deletes: which records are meant, found by looking at them once.
+"""Deletes: finding the matching records in one pass.
 
-A delete is no rule that stays: what matches now is deleted, what comes later is not.
+A delete is not a standing rule: records that match now are deleted, later ones are not.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
 
+from stratalog.arguments import check_bytes
 from stratalog.errors import OffsetOutOfRangeError, WrongTypeError
 from stratalog.log.topic import TopicLog
 from stratalog.model import Diff, Gap, Record
@@ -24,22 +25,24 @@ _NEAR = 1 << 10
 
 
 class Conditions(NamedTuple):
-    """Which records are meant; None is any."""
+    """Conditions on records; None matches any."""
 
+    key: bytes | None = None
     tag: str | None = None
     tag_glob: str | None = None
     offsets: Sequence[int] | None = None
 
     @classmethod
     def check(
-        cls, topic: TopicLog, tag: Any, tag_glob: Any, offsets: Iterable[Any] | None
+        cls, topic: TopicLog, key: Any, tag: Any, tag_glob: Any, offsets: Iterable[Any] | None
     ) -> Conditions:
-        """Conditions as a caller gives them; raises what is wrong with them."""
+        """Check the conditions of a caller."""
+        key = check_bytes("key", key)
         for what, text in (("tag", tag), ("tag_glob", tag_glob)):
             if text is not None and not isinstance(text, str):
                 raise WrongTypeError(f"{what}={text!r} must be text")
         if offsets is None:
-            return cls(tag, tag_glob)
+            return cls(key, tag, tag_glob)
         if not isinstance(offsets, Iterable):
             raise WrongTypeError(f"offsets={offsets!r} must be a list of offsets")
         chosen = [check_range("offset", offset, 0, 1 << 63) for offset in offsets]
@@ -48,30 +51,30 @@ class Conditions(NamedTuple):
                 f"topic {topic.name!r} has no offset {max(chosen)} yet: the next one is "
                 f"{topic.committed}"
             )
-        return cls(tag, tag_glob, chosen)
+        return cls(key, tag, tag_glob, chosen)
 
 
 def count_living(topic: TopicLog, end: int, now: int) -> int:
-    """Records below an offset that can be read."""
+    """Give readable records below an offset."""
     return sum(part.end - part.first for part in _slices(topic, topic.earliest, end, now))
 
 
 def find_offsets(topic: TopicLog, end: int, now: int, conditions: Conditions) -> BitMap64:
-    """Offsets of the records below `end` that can be read and meet every condition given."""
-    tag, tag_glob, offsets = conditions
+    """Find the offsets of readable records below `end` that meet every condition."""
+    key, tag, tag_glob, offsets = conditions
     found = BitMap64()
     ranges = [(0, end)] if offsets is None else _ranges(offsets, end)
     for start, stop in ranges:
         for part in _slices(topic, start, stop, now):
-            if tag is not None or tag_glob is not None:
-                found |= _tagged(part, tag, tag_glob)
-            else:
-                found |= BitMap64(part.batch.offsets(part.first, part.end).tolist())
+            meant = _all(part) if key is None else _keyed(part, key)
+            if meant and (tag is not None or tag_glob is not None):
+                meant &= _tagged(part, tag, tag_glob)
+            found |= meant
     return found if offsets is None else found & BitMap64(offsets)
 
 
 def _ranges(offsets: Sequence[int], end: int) -> Iterator[tuple[int, int]]:
-    """Start and end of what is to be looked at: nothing far from any of the offsets."""
+    """Give the ranges to search: nothing far from any of the offsets."""
     chosen = sorted({offset for offset in offsets if offset < end})
     if chosen:
         first = chosen[0]
@@ -88,8 +91,24 @@ def _slices(topic: TopicLog, start: int, end: int, now: int) -> Iterator[Slice]:
             yield part
 
 
+def _all(part: Slice) -> BitMap64:
+    """Return the offsets of a slice's records."""
+    return BitMap64(part.batch.offsets(part.first, part.end).tolist())
+
+
+def _keyed(part: Slice, key: bytes) -> BitMap64:
+    """Return the offsets of a slice's records with a key."""
+    if part.batch.key is None:
+        return BitMap64()
+    keys = part.batch.keys(part.first, part.end)
+    if key not in keys:  # the common case, in C
+        return BitMap64()
+    offsets = part.batch.offsets(part.first, part.end).tolist()
+    return BitMap64(offset for offset, one in zip(offsets, keys, strict=True) if one == key)
+
+
 def _tagged(part: Slice, tag: str | None, tag_glob: str | None) -> BitMap64:
-    """Offsets of a slice's records with a tag that is meant."""
+    """Return the offsets of a slice's records with a matching tag."""
     if part.batch.tag is None:
         return BitMap64()
     import pyarrow as pa
@@ -99,7 +118,7 @@ def _tagged(part: Slice, tag: str | None, tag_glob: str | None) -> BitMap64:
 
     columns = to_arrow(part.batch, schema(["offset", "tag"]), part.first, part.end)
     tags = columns.column("tag")
-    # Each tag is looked at once, however many records have it.
+    # Each distinct tag is compared once, however many records have it.
     meant = [
         one
         for one in tags.unique().to_pylist()
@@ -112,7 +131,7 @@ def _tagged(part: Slice, tag: str | None, tag_glob: str | None) -> BitMap64:
 
 
 def changes(topic: TopicLog, start: int, end: int, limit: int, node: str | None, now: int) -> Diff:
-    """What can be read between two offsets, without what a node itself has appended."""
+    """Return the records between two offsets, without those that a node itself has appended."""
     records: list[Record] = []
     gap: Gap | None = None
     cold: set[int] = set()
@@ -138,7 +157,7 @@ def changes(topic: TopicLog, start: int, end: int, limit: int, node: str | None,
 def _windows(
     topic: TopicLog, start: int, end: int, limit: int, now: int, cold: set[int]
 ) -> Iterator[Slice | Gap]:
-    """As `read_living`: no more than can be wanted, and if much of it is gone, more and more."""
+    """Read as `read_living` does, in growing steps if many records are gone."""
     window = limit
     while start < end:
         stop = min(end, start + window)

@@ -11,19 +11,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import pairwise
+from time import perf_counter_ns
 
 import numpy as np
 import numpy.typing as npt
 from pyroaring import BitMap64
 
 from stratalog.errors import ColdStoreError, CorruptionError, StratalogError
-from stratalog.log.frames import damaged, read_frames, read_run
+from stratalog.fs.os_errors import out_of_memory
+from stratalog.log.frame_reader import damaged, read_frames, read_run
 from stratalog.log.topic import TopicLog
 from stratalog.model import Gap, Record
-from stratalog.segments.history import History
+from stratalog.segments.offset_runs import ranges_of
 from stratalog.segments.segment import Segment, Slice
+from stratalog.segments.topic_segments import History
 
-# How often a reader looks again for what was moved under its hands: once is enough unless the
+# How often a reader looks again for records that were moved meanwhile: once is enough unless the
 # writer is another process, and busy.
 _ATTEMPTS_MAX = 5
 
@@ -31,7 +34,7 @@ _EXPIRED, _DELETED = 1, 2
 
 
 class _MovedError(Exception):
-    """What was to be read may be somewhere else by now; if not, `instead` is what is wrong."""
+    """The records to be read may have moved; if they have not, `instead` is the error to raise."""
 
     def __init__(self, instead: StratalogError) -> None:
         super().__init__()
@@ -41,16 +44,22 @@ class _MovedError(Exception):
 def read_batches(
     topic: TopicLog, start: int, end: int, cold: set[int] | None = None
 ) -> Iterator[Slice | Gap]:
-    """Everything published between the two offsets, in order, gaps included.
+    """Read everything published between two offsets, in order, with gaps.
 
     First offsets of cold segments that were read are added to `cold`.
     """
     attempts = 0
+    pool = topic.history.pool
+    begin = perf_counter_ns()
     while start < end:
         try:
             for part, following in _next_parts(topic, start, end, cold):
                 if part is not None:
+                    pool.times.record(perf_counter_ns() - begin)
+                    if type(part) is Slice:
+                        pool.records_read += part.end - part.first
                     yield part
+                    begin = perf_counter_ns()
                 start = following
                 attempts = 0
         except _MovedError as moved:
@@ -58,13 +67,16 @@ def read_batches(
             if attempts > _ATTEMPTS_MAX:
                 raise moved.instead from moved.__cause__
             topic.history.refresh()
-            topic.check_dropped()  # then its files went, and nothing is wrong with them
+            topic.check_dropped()  # its files were removed, which is no damage
+        except MemoryError as error:
+            what = f"read topic {topic.name!r} at offset {start}"
+            raise out_of_memory(what, topic.history.pool.root) from error
 
 
 def _next_parts(
     topic: TopicLog, start: int, end: int, cold: set[int] | None
 ) -> Iterator[tuple[Slice | Gap | None, int]]:
-    """What follows at `start`, from one place; each part with the offset to go on from."""
+    """Yield the parts that follow at `start`, from one place, with the offsets to continue from."""
     history = topic.history
     if start < topic.earliest:
         yield from _below_floor(topic, start, min(end, topic.earliest))
@@ -84,7 +96,7 @@ def _next_parts(
 
 
 def _is_gone(topic: TopicLog, segment: Segment) -> bool:
-    """Whether a segment that the cold store does not give is no longer part of the topic."""
+    """Return whether a segment that the cold store lacks is no longer part of the topic."""
     topic.history.refresh()
     topic.check_dropped()
     current = topic.history.find(segment.first)
@@ -92,7 +104,7 @@ def _is_gone(topic: TopicLog, segment: Segment) -> bool:
 
 
 def _below_floor(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap | None, int]]:
-    """What went by itself is a gap; what was deleted is not there."""
+    """Evicted records become a gap; deleted records are left out."""
     history = topic.history
     if topic.is_ephemeral:
         yield Gap(start, end - 1, "ephemeral"), end
@@ -127,12 +139,12 @@ def _segment_parts(
 
 
 def _with_gaps(part: Slice, gaps: list[Gap]) -> Iterator[tuple[Slice | Gap, int]]:
-    """A slice and the gaps before it and in the holes between its offsets, in order."""
+    """Give a slice, the gaps before it and those between its offsets, in order."""
     batch, first, end = part
     for gap in gaps:
         low, high = batch.range_of(gap.first, gap.last + 1)
         if low < high:
-            continue  # given up, and there all the same
+            continue  # given up by a repair, and still there
         if low > first:
             yield Slice(batch, first, low), gap.first
             first = low
@@ -141,14 +153,23 @@ def _with_gaps(part: Slice, gaps: list[Gap]) -> Iterator[tuple[Slice | Gap, int]
 
 
 def lost_gaps(history: History, start: int, end: int) -> list[Gap]:
-    """Offsets between the two that a repair gave up."""
+    """Give offsets between two that a repair gave up, or that a crash took.
+
+    What was deleted is not missed.
+    """
     if not history.lost or not history.lost.range_cardinality(start, end):
         return []
-    offsets = offsets_between(history.lost, start, end)
-    cuts = [0, *(np.flatnonzero(np.diff(offsets) != 1) + 1).tolist(), len(offsets)]
-    return [
-        Gap(int(offsets[low]), int(offsets[high - 1]), "damaged") for low, high in pairwise(cuts)
+    missed = BitMap64()
+    missed.add_range(start, end)
+    missed &= history.lost
+    missed -= history.deleted
+    crashed = missed & history.crashed
+    gaps = [
+        Gap(first, last, reason)
+        for offsets, reason in ((missed - crashed, "damaged"), (crashed, "crash"))
+        for first, last in ranges_of(offsets)
     ]
+    return sorted(gaps, key=lambda gap: gap.first)
 
 
 def _log_parts(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap | None, int]]:
@@ -173,16 +194,21 @@ def _log_parts(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | 
 
 
 def _hole(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap | None, int]]:
-    """Nothing in the log at `start`: because it moved, because it was given up, or damage."""
+    """Find out why the log has nothing at `start`: it was moved, given up, or is damaged."""
     history = topic.history
     if topic.is_ephemeral:
         yield Gap(start, end - 1, "ephemeral"), end
         return
+    # The records of the next segment are not part of the hole.
+    end = min(end, next((s.first for s in history.segments() if s.first > start), end))
     gaps = lost_gaps(history, start, end)
     if gaps and gaps[0].first == start:
         yield gaps[0], gaps[0].last + 1
         return
     end = gaps[0].first if gaps else end
+    if history.is_given_up(start, end - 1):  # also deleted: no gap is reported
+        yield None, end
+        return
     raise _MovedError(
         CorruptionError(
             f"topic {topic.name!r}: offsets {start} to {end - 1} are in a damaged part of the "
@@ -193,7 +219,7 @@ def _hole(topic: TopicLog, start: int, end: int) -> Iterator[tuple[Slice | Gap |
 
 
 def read_stored(topic: TopicLog, start: int, end: int) -> Iterator[Slice]:
-    """What segments here and the log have between two offsets, also of what is below the floor."""
+    """Yield what local segments and the log have between two offsets, also below the floor."""
     for segment in topic.history.chain.segments:
         if not segment.is_cold and segment.first < end and segment.end > start:
             yield from segment.batches(max(start, segment.first), min(end, segment.end))
@@ -212,7 +238,7 @@ def read_stored(topic: TopicLog, start: int, end: int) -> Iterator[Slice]:
 def read_living(
     topic: TopicLog, start: int, end: int, now: int, cold: set[int] | None = None
 ) -> Iterator[Slice | Gap]:
-    """The same without what was deleted, and with what has expired by `now` turned into gaps.
+    """Yield stored records without the deleted ones, and expired ones (by `now`) as gaps.
 
     Neighbouring gaps become one.
     """
@@ -243,9 +269,9 @@ def read_living(
 
 
 def read_one(topic: TopicLog, offset: int) -> Record | None:
-    """One living record out of a segment, the short way; None if it takes the long one to tell.
+    """Fast path for one living record of a segment; None if the general way has to decide.
 
-    `read_living` comes to the same, through six generators and 10 us later.
+    `read_living` gives the same record, through six generators and 10 us slower.
     """
     history = topic.history
     if offset < topic.earliest or topic.options.ttl is not None or offset in history.deleted:
@@ -263,7 +289,7 @@ def read_one(topic: TopicLog, offset: int) -> Record | None:
 
 
 def offset_at(topic: TopicLog, timestamp: int) -> int:
-    """The first offset whose record has this time or a later one; the next one if none has."""
+    """Find the first offset whose record has this time or a later one, or the next offset."""
     for attempt in range(_ATTEMPTS_MAX):
         # The log first: what a checkpoint moves meanwhile is then in both, and never in neither.
         index = topic.index
@@ -277,7 +303,7 @@ def offset_at(topic: TopicLog, timestamp: int) -> int:
         in_log = index.find_time(timestamp)
         place = index.place(in_log) if in_log < len(index) else None
         try:
-            # What was adopted may have records before it that are in the log.
+            # Records before an adopted segment may be in the log.
             first = segments[number].first if number < len(segments) else topic.committed
             if number < len(segments) and (place is None or place.base_offset >= first):
                 return max(segments[number].offset_at(timestamp), topic.earliest)
@@ -297,7 +323,7 @@ def offset_at(topic: TopicLog, timestamp: int) -> int:
 
 
 def _living(part: Slice | Gap, ttl_ns: int, now: int, deleted: BitMap64) -> Iterator[Slice | Gap]:
-    """Cut what was deleted and what has expired out of a slice."""
+    """Remove deleted and expired records from a slice."""
     if isinstance(part, Gap) or not (deleted or ttl_ns or part.batch.expires_at is not None):
         yield part
         return
@@ -321,7 +347,7 @@ def _living(part: Slice | Gap, ttl_ns: int, now: int, deleted: BitMap64) -> Iter
 
 
 def deleted_mask(deleted: BitMap64, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-    """Which of these offsets, which rise, were deleted; None if none was."""
+    """Return which of these ascending offsets were deleted; None if none was."""
     first, last = int(offsets[0]), int(offsets[-1])
     if not deleted or not deleted.range_cardinality(first, last + 1):
         return None
@@ -331,7 +357,7 @@ def deleted_mask(deleted: BitMap64, offsets: npt.NDArray[np.int64]) -> npt.NDArr
 
 
 def offsets_between(chosen: BitMap64, start: int, end: int) -> npt.NDArray[np.int64]:
-    """Those of a set that are between the two, rising."""
+    """Return the offsets of a set between two, ascending."""
     inside = BitMap64()
     inside.add_range(start, end)
     inside &= chosen

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from stratalog.errors import CorruptionError, FormatError
+from stratalog.errors import CorruptionError, FormatError, TooLargeError
 from stratalog.format.batch import Batch
 from stratalog.format.frame import HEADER_BYTES as FRAME_BYTES
 from stratalog.format.frame import MAGIC, FrameHeader, FrameType, check_body, decode_header
@@ -32,8 +32,10 @@ from stratalog.format.segment import (
     HEADER_BYTES,
     INDEX_BYTES,
     INDEX_DTYPE,
+    UNBOUND,
     Index,
     SegmentFooter,
+    SegmentHeader,
     State,
     Summary,
     check_index,
@@ -64,9 +66,9 @@ class Slice(NamedTuple):
 
 
 class Segment:
-    """A file of records: what it holds in short, and the way to them."""
+    """A file of records: its summary, and access to them."""
 
-    __slots__ = ("_loaded", "_pool", "is_used", "path", "placed", "summary", "topic_id")
+    __slots__ = ("_flags", "_loaded", "_pool", "is_used", "path", "placed", "summary", "topic_id")
 
     def __init__(
         self,
@@ -78,14 +80,15 @@ class Segment:
     ) -> None:
         self._pool = pool
         self._loaded: Loaded | None = None
+        self._flags: int | None = None
         self.is_used = False
-        """Whether it was read again since the pool last looked."""
+        """Whether it was read since the pool last checked."""
         self.topic_id = topic_id
         self.path = path
-        """Of the file; of a cold one, its name in the cold store."""
+        """Path of the file; for a cold segment, its name in the cold store."""
         self.summary = summary
         self.placed = placed
-        """Of one that was adopted and still is where it was staged: its name and its place."""
+        """Name and place of an adopted segment that is still where it was staged."""
 
     @property
     def first(self) -> int:
@@ -103,6 +106,11 @@ class Segment:
         return self._pool.is_verified
 
     @property
+    def expanded_bytes_max(self) -> int:
+        """Largest batch that is decompressed."""
+        return self._pool.expanded_bytes_max
+
+    @property
     def is_open(self) -> bool:
         """Whether it is still being written."""
         return self.summary.state == State.OPEN
@@ -113,7 +121,7 @@ class Segment:
         return self.summary.state == State.COLD
 
     def load(self) -> Loaded:
-        """Its index and the way to its batches; kept by the pool for a while."""
+        """Load its index and file; the pool keeps them for a while."""
         loaded = self._loaded
         if loaded is None:
             loaded = self._loaded = self._pool.load(self)
@@ -122,12 +130,22 @@ class Segment:
         return loaded
 
     def forget(self) -> None:
-        """Let go of what was loaded; those who are reading it go on."""
+        """Drop what was loaded; readers that hold it continue."""
         self._loaded = None
         self.is_used = False
 
+    def has_column(self, flag: int) -> bool:
+        """Return whether one of its batches has a column; reads the headers once."""
+        if self._flags is None:
+            loaded = self.load()
+            flags = 0
+            for number in range(len(loaded.bases)):
+                flags |= loaded.flags(number)
+            self._flags = flags
+        return bool(self._flags & flag)
+
     def batches(self, start: int, end: int) -> Iterator[Slice]:
-        """The records between two offsets, in order; what was removed is not there."""
+        """Read the records between two offsets, in order; removed ones are missing."""
         loaded = self.load()
         number = max(0, bisect_right(loaded.bases, start) - 1)
         while number < len(loaded.bases) and loaded.bases[number] < end:
@@ -138,7 +156,7 @@ class Segment:
             number += 1
 
     def find(self, offset: int) -> tuple[Batch, int] | None:
-        """The batch that has an offset, and its place there; None if the offset was removed."""
+        """Find the batch with an offset, and its place there; None if the offset was removed."""
         loaded = self.load()
         number = bisect_right(loaded.bases, offset) - 1
         if number < 0:
@@ -148,7 +166,7 @@ class Segment:
         return (batch, first) if first < last else None
 
     def offset_at(self, timestamp: int) -> int:
-        """The first offset with this time or a later one; the end if there is none."""
+        """Find the first offset with this time or a later one; the end if there is none."""
         loaded = self.load()
         number = bisect_left(loaded.max_timestamps, timestamp)
         if number == len(loaded.bases):
@@ -192,13 +210,18 @@ class Loaded:
         self.floors: list[int] = index["min_timestamp"].tolist()
         self.max_timestamps: list[int] = index["max_timestamp"].tolist()
 
+    @property
+    def is_mapped(self) -> bool:
+        """Whether its file is mapped."""
+        return self._whole is not None
+
     def release(self) -> None:
-        """Give memory back; what it held is read again when it is next asked for."""
+        """Release memory; the pages are read again when they are needed."""
         if self._release is not None:
             self._release()
 
     def batch(self, number: int) -> Batch:
-        """One batch, verified."""
+        """Read and verify one batch."""
         data = self._fetch(self.positions[number], self.lengths[number])
         with self._gate:
             batch = self._parse(number, data)
@@ -218,23 +241,37 @@ class Loaded:
             batch = self.batch(number)
             if self._whole is not None:
                 self._recent[number] = (batch, now)
+        elif self._whole is not None:
+            self._fetch(self.positions[number], self.lengths[number])  # its pages may be gone
         return batch
 
     def _parse(self, number: int, data: bytes | memoryview) -> Batch:
         header, body = self._verify(number, data)
         try:
             if self._whole is None:
-                batch = Batch.parse(header, body)
+                batch = Batch.parse(header, body, 0, self._segment.expanded_bytes_max)
             else:
-                batch = Batch.parse(header, self._whole, self.positions[number] + FRAME_BYTES)
+                start = self.positions[number] + FRAME_BYTES
+                batch = Batch.parse(header, self._whole, start, self._segment.expanded_bytes_max)
             if header.base_timestamp < self.floors[number]:
                 batch.hold(self.floors[number])
             return batch
         except FormatError as error:
             raise self._damaged(number, error) from error
+        except TooLargeError as error:
+            place = f"{self._segment.path} at position {self.positions[number]}"
+            raise TooLargeError(f"{place}: {error}") from error
+
+    def flags(self, number: int) -> int:
+        """Return the columns of a batch, by its header alone."""
+        data = self._fetch(self.positions[number], FRAME_BYTES)
+        try:
+            return decode_header(bytes(data), seed=0).flags
+        except FormatError as error:
+            raise self._damaged(number, error) from error
 
     def frame(self, number: int) -> tuple[FrameHeader, memoryview]:
-        """One frame, verified and not parsed."""
+        """Read and verify one frame, without parsing it."""
         return self._verify(number, self._fetch(self.positions[number], self.lengths[number]))
 
     def _verify(self, number: int, data: bytes | memoryview) -> tuple[FrameHeader, memoryview]:
@@ -269,7 +306,7 @@ class Loaded:
 
 
 def read_footer(fetch: Fetch, size: int, topic_id: int, first: int) -> SegmentFooter:
-    """The footer of a sealed segment; raises a `FormatError` if it is not one of this topic."""
+    """Read the footer of a sealed segment; raises a `FormatError` for one of another topic."""
     footer = decode_footer(bytes(fetch(max(0, size - FOOTER_BYTES), min(size, FOOTER_BYTES))), size)
     if (footer.topic_id, footer.first_offset) != (topic_id, first):
         raise CorruptionError(
@@ -280,14 +317,16 @@ def read_footer(fetch: Fetch, size: int, topic_id: int, first: int) -> SegmentFo
 
 
 def read_index(fetch: Fetch, footer: SegmentFooter) -> Index:
-    """The index of a sealed segment."""
+    """Read the index of a sealed segment."""
     length = footer.index_count * INDEX_BYTES
     return decode_index(bytes(fetch(footer.index_position, length)), footer)
 
 
-def check_segment_header(fetch: Fetch, topic_id: int, first: int) -> int:
-    """Raise unless a segment starts as this one must; returns when it was begun."""
+def check_segment_header(fetch: Fetch, topic_id: int, first: int, identity: bytes = UNBOUND) -> int:
+    """Raise unless a segment has the expected header; returns when it was created."""
     header = decode_segment_header(bytes(fetch(0, HEADER_BYTES)))
+    if is_foreign(header, identity):
+        raise CorruptionError("segment of another store")
     # One that was adopted has its topic and its offsets in the footer alone.
     if (header.topic_id, header.first_offset) not in ((topic_id, first), (0, 0)):
         raise CorruptionError(
@@ -297,8 +336,13 @@ def check_segment_header(fetch: Fetch, topic_id: int, first: int) -> int:
     return header.created_at
 
 
+def is_foreign(header: SegmentHeader, identity: bytes) -> bool:
+    """Return whether a segment belongs to another store, as far as both are known."""
+    return UNBOUND not in (header.identity, identity) and header.identity != identity
+
+
 def index_end(index: Index) -> int:
-    """Where the batches of an index end."""
+    """Return where the batches of an index end."""
     return int(index["position"][-1] + index["length"][-1]) if len(index) else HEADER_BYTES
 
 

@@ -1,4 +1,4 @@
-"""Where a store is: a path, a `file://` URL, or the URL of an object store."""
+"""The location of a store: a path, a `file://` URL, or the URL of an object store."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Place(NamedTuple):
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is the URL of an object store."""
+    """Return whether a path is the URL of an object store."""
     scheme, separator, _ = path.partition("://")
     return bool(separator) and scheme.lower() in OBJECT_SCHEMES
 
 
 def absolute(path: str) -> str:
-    """The same place, wherever it is looked for from."""
+    """Make a path absolute, so that it is valid from any working directory."""
     scheme, separator, _ = path.partition("://")
     if is_remote(path):
         return path
@@ -43,11 +43,11 @@ def absolute(path: str) -> str:
 
 
 def find(path: str) -> Place:
-    """Where an absolute path leads; nothing is asked of it yet."""
+    """Resolve an absolute path to a file system; accesses nothing yet."""
     if not is_remote(path):
         return Place(PosixFileSystem(), path)
     try:
-        from stratalog.fs.bucket import BucketFileSystem  # for the few who have one
+        from stratalog.fs.bucket import BucketFileSystem  # imported only where it is needed
     except ModuleNotFoundError as error:
         raise OptionError(
             f"a store at {path.partition(':')[0]}:// needs obstore: pip install 'stratalog[cold]'"

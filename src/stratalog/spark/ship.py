@@ -1,12 +1,12 @@
-"""Getting the package to executors, and saying so where it did not arrive.
+"""Sending the package to executors, and a clear error where it did not arrive.
 
-What Spark sends to its executors is pickled, and what cannot be unpickled there fails with a
-traceback that says little. So readers and writers travel inside of a function that needs nothing
-but Python, and that says what is missing and what to do about it.
+Spark pickles what it sends to executors, and unpickling without the package fails with an unclear
+traceback. So readers and writers travel inside of a function that needs only Python, and that
+reports what is missing and what to do about it.
 
-A worker of Spark's looks through everything it has loaded for garbage after every task, and takes
-no other task meanwhile: a tenth of a second for all that PySpark and we load. What is there when
-the first of ours arrives is there to stay, so it is left out from then on.
+After every task a Spark worker runs the garbage collector over everything it has loaded, and takes
+no other task meanwhile: a tenth of a second for PySpark and this package. Modules that are loaded
+when our first object arrives are never garbage, so they are excluded from then on.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import inspect
 import os
 import pickle
 import sys
+import tempfile
 import types
 import zipfile
 from importlib.resources.abc import Traversable
@@ -30,13 +31,13 @@ _ARCHIVE = "stratalog.zip"
 _FINDER = "pyspark_stratalog"
 """The module that Spark looks for."""
 _DAEMON = "pyspark.daemon"
-"""What runs the workers that are used for one task after another."""
-_SETTLED_TIMES = 8
-"""How much more is settled than not, at least."""
+"""The program whose workers are reused for many tasks."""
+_FROZEN_RATIO = 8
+"""Frozen objects per tracked object, below which all objects are frozen again."""
 
 
 def _unpack(data: bytes) -> Any:
-    """Make the object again. Runs where nothing of this module may be there."""
+    """Unpickle the object. Runs where this module may not be importable."""
     import pickle
     import platform
 
@@ -54,46 +55,65 @@ def _unpack(data: bytes) -> Any:
     return made
 
 
-# Spark's pickle sends functions of the main program as they are, all others by name.
+# Spark's pickle sends functions of the main module by value, all others by name.
 _unpack_by_value = types.FunctionType(_unpack.__code__, {"__name__": "__main__"}, "unpack")
 
 
 class Shipped:
-    """An object that says what is missing where it cannot be made again."""
+    """An object that reports what is missing where it cannot be unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _unpack_by_value, (pickle.dumps((type(self), self.__getstate__())),)
 
     @staticmethod
     def arrived() -> None:
-        """Is called where one was made again."""
-        settle()
+        """Run once an object was unpickled."""
+        freeze_modules()
 
 
-def settle() -> None:
-    """In a worker of Spark's: what is loaded by now is no garbage, and not to be looked through.
+def freeze_modules() -> None:
+    """Exclude everything that a Spark worker has loaded from garbage collection.
 
-    More may be loaded later, by the first task of a kind; so this is done again when it has become
-    much.
+    The first task of a kind may load more, so this is repeated once enough objects are new.
     """
     main = getattr(sys.modules["__main__"], "__spec__", None)
     if main is None or main.name != _DAEMON:
         return
-    if len(gc.get_objects()) * _SETTLED_TIMES > gc.get_freeze_count():
+    if len(gc.get_objects()) * _FROZEN_RATIO > gc.get_freeze_count():
         gc.freeze()
 
 
 def send_package(spark: SparkSession) -> None:
-    """Have executors use this very package, whether or not they have one of their own."""
+    """Send this package to executors, whether or not they have one of their own."""
     context: Any = spark.sparkContext
-    path = os.path.join(context._temp_dir, _ARCHIVE)
+    known = context.environment.get("PYTHONPATH") or ""
+    if os.path.join(context._temp_dir, _ARCHIVE) in known.split(os.pathsep):
+        return  # sent before: executors may be fetching the archive right now
+    path = _pack(context._temp_dir)
+    context.addPyFile(path)
+    # The processes that plan streams only see this setting, not files that were sent.
+    context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (path, known)))
+
+
+def send_artifact(spark: SparkSession) -> None:
+    """Send this package to a Spark Connect server and its executors."""
+    from pyspark.errors import PySparkException
+
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            spark.addArtifacts(_pack(directory), pyfile=True)
+    except PySparkException as error:
+        if "ARTIFACT_ALREADY_EXISTS" not in str(error):  # otherwise it was sent before
+            raise
+
+
+def _pack(directory: str) -> str:
+    """Write the package to an archive that Python can import from; returns its path."""
+    path = os.path.join(directory, _ARCHIVE)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         _add_directory(archive, importlib.resources.files("stratalog"), "stratalog")
         archive.writestr(f"{_FINDER}.py", inspect.getsource(importlib.import_module(_FINDER)))
-    context.addPyFile(path)
-    # The processes that plan streams do not look for files that were sent, only at this.
-    known = context.environment.get("PYTHONPATH")
-    context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, (path, known)))
+    return path
 
 
 def _add_directory(archive: zipfile.ZipFile, directory: Traversable, name: str) -> None:

@@ -3,7 +3,7 @@
 - `FakeDisk`: a disk in memory that can crash after any operation and lose what was not synced.
 - `FaultFs`: the error of your choice at the call of your choice.
 - `MonitorFs`: raises when something is promised, renamed or overwritten in an unsafe order.
-- `FaultyCold`: a cold store that fails, hangs back or disappears when told to.
+- `FaultyCold`: a cold store that fails, hangs or disappears when told to.
 - `ManualClock`: time that passes when told to.
 
 The file systems wrap one another: `MonitorFs(FaultFs(FakeDisk()))` sees everything.

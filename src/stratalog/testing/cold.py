@@ -1,4 +1,4 @@
-"""A cold store that fails, hangs back or disappears when told to, and counts what it was asked.
+"""A cold store that fails, hangs or disappears when told to, and counts what it was asked.
 
 Invariants:
 - Every call is counted once, whether it fails or not; bytes are those of calls that succeeded.
@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from stratalog.errors import ColdStoreError
-from stratalog.fs import File
-from stratalog.fs.cold import ColdStore
+from stratalog.fs.cold import ColdStore, Source
 
 OPERATIONS = frozenset({"put", "read", "size", "delete", "names"})
-"""What can fail: every call but `close`."""
+"""Operations that can fail: every call but `close`."""
 
 _T = TypeVar("_T")
 
@@ -51,6 +50,10 @@ class FaultyCold:
         self.bytes_put = 0
         self._sleep = sleep
         self._lock = threading.Lock()
+        self._hanging: frozenset[str] = frozenset()
+        self._is_let_go = threading.Event()
+        self.hung = threading.Semaphore(0)
+        """Released by each call that begins to hang: a test waits for it."""
         self.fail(fail_every, operations)
 
     def fail(self, every: int, operations: Iterable[str] = OPERATIONS) -> None:
@@ -65,10 +68,24 @@ class FaultyCold:
         with self._lock:
             self._every, self._operations, self._seen = every, chosen, 0
 
-    def put(self, name: str, source: File) -> None:
-        self._meet("put", name, lambda: self.inner.put(name, source))
+    def hang(self, operations: Iterable[str] = OPERATIONS) -> None:
+        """From now on calls of these operations do not return, until `let_go`."""
         with self._lock:
-            self.bytes_put += source.size()
+            self._hanging = frozenset(operations)
+            self._is_let_go = threading.Event()
+
+    def let_go(self) -> None:
+        """Have calls that hang go on, and no further ones hang."""
+        with self._lock:
+            self._hanging = frozenset()
+            self._is_let_go.set()
+
+    def put(self, name: str, source: Source) -> bool:
+        is_new = self._meet("put", name, lambda: self.inner.put(name, source))
+        if is_new:
+            with self._lock:
+                self.bytes_put += source.size()
+        return is_new
 
     def read(self, name: str, position: int, length: int) -> bytes:
         if self.read_delay_seconds:
@@ -92,6 +109,11 @@ class FaultyCold:
 
     def _meet(self, operation: str, name: str, call: Callable[[], _T]) -> _T:
         """Count the call, and carry it out or fail it."""
+        with self._lock:
+            hanging = self._is_let_go if operation in self._hanging else None
+        if hanging is not None:
+            self.hung.release()
+            hanging.wait()
         with self._lock:
             self.calls[operation] += 1
             is_due = False

@@ -46,6 +46,8 @@ class FakeDisk:
         self.crash_after = crash_after
         self.capacity_bytes = capacity_bytes
         self.operations = 0
+        self.boots = 1
+        """How often the machine was started: a disk that a crash left is that of the next boot."""
         self.is_crashed = False
         self._lock = threading.Lock()
         self._directories = {"/": Directory()}
@@ -129,6 +131,14 @@ class FakeDisk:
             if name in directory.live:
                 directory.change((name, None))
 
+    def links(self, path: str) -> int:
+        with self._lock:
+            self._step("links", path, changes=False)
+            parent, name = posixpath.split(_normal(path))
+            inode = self._directories.get(parent, Directory()).live.get(name)
+            names = (one for d in self._directories.values() for one in d.live.values())
+            return 0 if inode is None else sum(one is inode for one in names)
+
     def sync_dir(self, path: str) -> None:
         with self._lock:
             self._step("sync_dir", path)
@@ -142,16 +152,30 @@ class FakeDisk:
             if inode is None:
                 inode = Inode()
                 directory.change((name, inode))
-            if inode.holder is not None:
+            if other := directory.holder or inode.holder:
                 raise LockedError(
-                    f"{posixpath.dirname(path)} is open in another writer: {inode.holder}. "
+                    f"{posixpath.dirname(path)} is open in another writer: {other}. "
                     "Close that store first, or open this one with read_only=True."
                 )
             if holder:
                 inode.truncate(0)
                 inode.write(0, holder.encode())
-            inode.holder = holder or "nobody"
-            return FakeLock(inode)
+            directory.holder = inode.holder = holder or "unknown"
+            return FakeLock(self, path, directory, inode)
+
+    def remove_tree(self, path: str) -> None:
+        """Remove a directory with all that is in it; those who have files of it open keep them."""
+        with self._lock:
+            self._remove_tree(_normal(path))
+
+    def _remove_tree(self, root: str) -> None:
+        parent, name = posixpath.split(root)
+        self._directory(parent).directories.discard(name)
+        for one in [one for one in self._directories if f"{one}/".startswith(f"{root}/")]:
+            del self._directories[one]
+
+    def boot_id(self) -> str:
+        return f"boot {self.boots}"
 
     def free_bytes(self, path: str) -> int:
         with self._lock:
@@ -175,6 +199,7 @@ class FakeDisk:
             raise ValueError(f"damage is random, keep or drop, not {damage!r}")
         random = Random(seed)
         after = FakeDisk(crash_after=crash_after, capacity_bytes=self.capacity_bytes)
+        after.boots = self.boots + 1
         survivors: dict[
             int, Inode
         ] = {}  # a file may have two names, by a link or caught in a rename

@@ -12,19 +12,22 @@ To have a `MonitorFs` see the errors, put it outside: `MonitorFs(FaultFs(FakeDis
 from __future__ import annotations
 
 import errno
-import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stratalog.fs import File, FileSystem, Lock, Mode
+from stratalog.fs.os_errors import os_error
 
 _OF_NAMES = "open create listdir makedirs rename link unlink sync_dir lock free_bytes"
 _OF_FILES = "pread pwrite preallocate truncate fdatasync size mmap"
 
+ANY = "any"
+"""Stands for all operations, counted together."""
+
 OPERATIONS = frozenset(f"{_OF_NAMES} {_OF_FILES}".split())
-"""What can fail: every call but `close` and `promise`; an `open` to create counts as `create`."""
+"""Operations that can fail: all but `close` and `promise`; `open` to create is `create`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +47,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         # A fault that can never fire would make its test pass for the wrong reason.
-        if self.operation not in OPERATIONS:
+        if self.operation not in OPERATIONS | {ANY}:
             raise ValueError(
                 f"no operation {self.operation!r}: use one of {', '.join(sorted(OPERATIONS))}"
             )
@@ -99,6 +102,10 @@ class FaultFs:
         self._meet("unlink", path)
         self.inner.unlink(path)
 
+    def links(self, path: str) -> int:
+        self._meet("links", path)
+        return self.inner.links(path)
+
     def sync_dir(self, path: str) -> None:
         self._meet("sync_dir", path)
         self.inner.sync_dir(path)
@@ -106,6 +113,9 @@ class FaultFs:
     def lock(self, path: str, holder: str) -> Lock:
         self._meet("lock", path)
         return self.inner.lock(path, holder)
+
+    def boot_id(self) -> str:
+        return self.inner.boot_id()
 
     def free_bytes(self, path: str) -> int:
         self._meet("free_bytes", path)
@@ -118,17 +128,14 @@ class FaultFs:
         """Count the call, and raise when a fault is due."""
         fault = self._due(operation, *paths)
         if fault is not None:
-            raise _os_error(fault, paths[0])
+            raise os_error(fault.error, operation, paths[0])
 
     def _due(self, operation: str, *paths: str) -> Fault | None:
-        due = None
         with self._lock:
             self.calls[operation] += 1
-            for armed in self._armed:
-                # Every fault counts every call, also one that another fault fails.
-                if armed.is_hit(operation, paths) and due is None:
-                    due = armed.fault
-        return due
+            # Every fault counts every call, also one that another fault fails.
+            hits = [armed.is_hit(operation, paths) for armed in self._armed]
+            return self._armed[hits.index(True)].fault if True in hits else None
 
 
 class FaultFile:
@@ -150,7 +157,7 @@ class FaultFile:
             return
         if fault.short:
             self.inner.pwrite([b"".join(buffers)[: fault.short]], position)
-        raise _os_error(fault, self.path)
+        raise os_error(fault.error, "write", self.path)
 
     def preallocate(self, position: int, length: int) -> None:
         self._fs._meet("preallocate", self.path)
@@ -167,6 +174,9 @@ class FaultFile:
     def size(self) -> int:
         self._fs._meet("size", self.path)
         return self.inner.size()
+
+    def inode(self) -> int:
+        return self.inner.inode()
 
     def mmap(self) -> memoryview:
         self._fs._meet("mmap", self.path)
@@ -185,11 +195,9 @@ class _Armed:
 
     def is_hit(self, operation: str, paths: Sequence[str]) -> bool:
         fault = self.fault
-        if operation != fault.operation or not any(fault.path_contains in p for p in paths):
+        if fault.operation not in (operation, ANY):
+            return False
+        if not any(fault.path_contains in path for path in paths):
             return False
         self._seen += 1
         return self._seen == fault.call or (fault.always and self._seen > fault.call)
-
-
-def _os_error(fault: Fault, path: str) -> OSError:
-    return OSError(fault.error, os.strerror(fault.error), path)

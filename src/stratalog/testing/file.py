@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.testing.inode import Inode
+from stratalog.errors import StorageError
+from stratalog.fs.os_errors import storage_error
+from stratalog.fs.posix import fenced
+from stratalog.testing.inode import Directory, Inode
 
 if TYPE_CHECKING:
     from stratalog.testing.disk import FakeDisk
@@ -67,6 +71,9 @@ class FakeFile:
             self._step("size", 0, changes=False)
             return len(self._inode.live)
 
+    def inode(self) -> int:
+        return self._inode.number
+
     def mmap(self) -> memoryview:
         with self._disk._lock:
             self._step("mmap", 0, changes=False)
@@ -91,17 +98,34 @@ class FakeFile:
 
 
 class FakeLock:
-    """A held lock of a `FakeDisk`."""
+    """A held lock of a `FakeDisk`: of a directory, and of a file in it."""
 
-    def __init__(self, inode: Inode) -> None:
-        self._inode: Inode | None = inode
+    def __init__(self, disk: FakeDisk, path: str, directory: Directory, inode: Inode) -> None:
+        self._disk = disk
+        self._path = posixpath.normpath("/" + path.lstrip("/"))
+        self._directory = directory
+        self._inode = inode
+        self._is_held = True
+
+    def check(self) -> None:
+        root, name = posixpath.split(self._path)
+        with self._disk._lock:
+            if self._disk._directories.get(root) is not self._directory:
+                raise fenced(root, "another directory has its path now, or none")
+            there = self._directory.live.get(name)
+            if there is None:
+                self._directory.change((name, self._inode))
+            elif there is not self._inode:
+                if there.holder is not None:
+                    raise fenced(root, f"its lock file was replaced: {there.holder} has it")
+                there.holder, self._inode = self._inode.holder, there
 
     def close(self) -> None:
-        inode, self._inode = self._inode, None
-        if inode is not None:
-            inode.holder = None
+        if self._is_held:
+            self._is_held = False
+            self._directory.holder = self._inode.holder = None
 
 
-def os_error(code: int, path: str) -> OSError:
-    """The subclass that belongs to the code, as OSError itself picks it."""
-    return OSError(code, os.strerror(code), path)
+def os_error(code: int, path: str) -> StorageError:
+    """An error as the real disk would raise it."""
+    return storage_error(OSError(code, os.strerror(code)), "go on", path)

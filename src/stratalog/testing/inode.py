@@ -1,4 +1,4 @@
-"""What a fake disk holds, bytes and names, each with the changes a crash may still undo.
+"""The content of a fake disk, bytes and names, each with the changes a crash may still undo.
 
 Owns: the live state, and the ordered changes since the last sync. The durable bytes of a file
 are not stored: every pending change remembers what it overwrote, so durable is live with the
@@ -17,11 +17,12 @@ Crash: what survives comes from a seeded random.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from typing import Literal
 
 Damage = Literal["random", "keep", "drop"]
-"""What a crash does to pending changes: by the seed, keep all of them, or drop all of them."""
+"""The effect of a crash on pending changes: by the seed, keep all of them, or drop all of them."""
 
 SECTOR_BYTES = 512
 
@@ -104,6 +105,7 @@ class Inode:
     live: bytearray = field(default_factory=bytearray)
     pending: list[Write | Truncate] = field(default_factory=list)
     holder: str | None = None  # who holds the lock on it
+    number: int = field(default_factory=count(1).__next__)
 
     def write(self, position: int, data: bytes) -> None:
         self._write(position, len(data), data)
@@ -128,7 +130,7 @@ class Inode:
     def survivor(self, random: Random, damage: Damage) -> Inode:
         """This file as the next boot finds it."""
         if damage == "keep" or not self.pending:
-            return Inode(self.live[:])
+            return Inode(self.live[:], number=self.number)
         image = self.durable()
         if damage == "random":
             keep_chance = random.random()
@@ -137,7 +139,7 @@ class Inode:
                     change.keep(image)
                 else:
                     change.harm(image, random)
-        return Inode(image)
+        return Inode(image, number=self.number)
 
     def _write(self, position: int, length: int, data: bytes | None) -> None:
         if length:
@@ -161,6 +163,8 @@ class Directory:
     durable: dict[str, Inode] = field(default_factory=dict)
     pending: list[Change] = field(default_factory=list)
     directories: set[str] = field(default_factory=set)
+    holder: str | None = None
+    """Who has locked it."""
 
     def change(self, *names: tuple[str, Inode | None]) -> None:
         self.pending.append(names)

@@ -33,15 +33,24 @@ class OrderingViolation(AssertionError):
 
 @dataclass(slots=True, eq=False)
 class _State:
-    """What is known of one file, whatever it is called and however often it is open."""
+    """The state of one file, whatever it is called and however often it is open."""
 
     # Its names, each with the moment it got it; None once the directory was synced.
     names: dict[str, int | None]
-    # (moment, position) of writes not yet synced, both ascending: an older write at or behind a
+    # (moment, position) of writes not yet synced, both ascending: an older write at or after a
     # newer one's position adds nothing, so the first entry is the lowest position.
     unsynced: list[tuple[int, int]] = field(default_factory=list)
     promised_end: int = 0
     is_sync_failed: bool = False
+
+    def forget_from(self, position: int) -> None:
+        """Forget writes at a position and after it."""
+        while self.unsynced and self.unsynced[-1][1] >= position:
+            self.unsynced.pop()
+
+    def forget_until(self, moment: int) -> None:
+        """Forget writes that a sync covers which began at this moment."""
+        self.unsynced = [entry for entry in self.unsynced if entry[0] > moment]
 
 
 class MonitorFs:
@@ -103,20 +112,28 @@ class MonitorFs:
             self.inner.unlink(path)
             self._forget(os.path.abspath(path))
 
+    def links(self, path: str) -> int:
+        return self.inner.links(path)
+
     def sync_dir(self, path: str) -> None:
-        key = os.path.abspath(path)
         with self._lock:
             began = self._tick()
         self.inner.sync_dir(path)
         with self._lock:
-            for state in self._states.values():
-                for name, named_at in state.names.items():
-                    is_older = named_at is not None and named_at < began
-                    if is_older and os.path.dirname(name) == key:
-                        state.names[name] = None
+            self._synced_dir(os.path.abspath(path), began)
+
+    def _synced_dir(self, key: str, began: int) -> None:
+        for state in self._states.values():
+            for name, named_at in state.names.items():
+                is_older = named_at is not None and named_at < began
+                if is_older and os.path.dirname(name) == key:
+                    state.names[name] = None
 
     def lock(self, path: str, holder: str) -> Lock:
         return self.inner.lock(path, holder)
+
+    def boot_id(self) -> str:
+        return self.inner.boot_id()
 
     def free_bytes(self, path: str) -> int:
         return self.inner.free_bytes(path)
@@ -131,7 +148,7 @@ class MonitorFs:
                 self._violate(
                     state, f"promised up to {end} with bytes from {state.unsynced[0][1]} unsynced"
                 )
-            if any(named_at is not None for named_at in state.names.values()):
+            if not set(state.names.values()) <= {None}:
                 self._violate(state, f"promised up to {end} before its directory was synced")
             state.promised_end = max(state.promised_end, end)
         self.inner.promise(file.inner, end)
@@ -179,8 +196,7 @@ class MonitorFs:
         if not length:
             return
         with self._lock:
-            while state.unsynced and state.unsynced[-1][1] >= position:
-                state.unsynced.pop()
+            state.forget_from(position)
             state.unsynced.append((self._tick(), position))
 
     def _before_cut(self, state: _State, size: int) -> None:
@@ -189,8 +205,7 @@ class MonitorFs:
 
     def _cut(self, state: _State, size: int) -> None:
         with self._lock:
-            while state.unsynced and state.unsynced[-1][1] >= size:
-                state.unsynced.pop()
+            state.forget_from(size)
             state.promised_end = min(state.promised_end, size)
 
     def _sync(self, state: _State, file: File) -> None:
@@ -203,7 +218,7 @@ class MonitorFs:
                 state.is_sync_failed = True
             raise
         with self._lock:
-            state.unsynced = [entry for entry in state.unsynced if entry[0] > began]
+            state.forget_until(began)
 
 
 class MonitorFile:
@@ -243,6 +258,9 @@ class MonitorFile:
 
     def size(self) -> int:
         return self.inner.size()
+
+    def inode(self) -> int:
+        return self.inner.inode()
 
     def mmap(self) -> memoryview:
         return self.inner.mmap()

@@ -1,4 +1,4 @@
-"""What is wrong with a directory: found once, for verify to tell and for repair to mend.
+"""The audit of a directory: finds what is wrong once, for verify to report and repair to mend.
 
 Reads everything that counts: the store file, every snapshot, the log from the snapshot's position
 on, every byte of every segment. Changes nothing, takes no lock.
@@ -18,7 +18,8 @@ from itertools import islice
 import msgspec
 
 from stratalog.errors import CorruptionError, FormatError, NotAStoreError, UnsupportedVersionError
-from stratalog.format.frame import FrameType
+from stratalog.format.ends import End
+from stratalog.format.frame import FrameType, log_seed
 from stratalog.format.names import (
     incoming_path,
     log_file_path,
@@ -26,23 +27,32 @@ from stratalog.format.names import (
     parse_numbered,
     parse_shard,
     parse_topic,
+    shard_number,
     shard_path,
     snapshot_path,
     snapshots_path,
     store_path,
     topics_path,
 )
-from stratalog.format.snapshot import CatalogState, LogState, Snapshot, decode_snapshot
-from stratalog.format.store import STORE_BYTES, StoreFile, decode_store
+from stratalog.format.segment import UNBOUND
+from stratalog.format.snapshot import CatalogState, LogState, Snapshot
+from stratalog.format.store import STORE_BYTES, VERSION, StoreFile, decode_store
 from stratalog.fs import FileSystem
+from stratalog.log.ends import read_ends
 from stratalog.log.scan import TornTail, frames
 from stratalog.log.topic import TopicLog
-from stratalog.projections.adopt import rejected
-from stratalog.projections.replay import Replay
+from stratalog.state.owner import has_log, owner_of, read_all
+from stratalog.state.recovery import Replay
 from stratalog.tools.checks import Checker, LocalChecker
 from stratalog.tools.damage import LogDamage, Suspect, find_suspects
+from stratalog.tools.places import (
+    Misplaced,
+    find_misplaced,
+    without_directories,
+)
 from stratalog.tools.report import Problem, Tally
 from stratalog.tools.topics import TopicAudit, audit_topic, plan_topic
+from stratalog.upkeep.adopt import rejected
 
 _VERSION_AT = slice(8, 12)
 
@@ -64,6 +74,10 @@ class Audit:
     """None if it is damaged."""
     identity: bytes | None = None
     """None if nothing tells it any more."""
+    misplaced: list[Misplaced] = field(default_factory=list)
+    """Files that are not what their names say."""
+    ends: dict[int, End] = field(default_factory=dict)
+    """How far the log was durable, at least."""
     bad_snapshots: list[int] = field(default_factory=list)
     is_rebuilt: bool = False
     """Whether no snapshot is left and the log does not go back to the beginning."""
@@ -83,12 +97,20 @@ class Audit:
 
 def audit(fs: FileSystem, root: str, tally: Tally, checker: Checker | None = None) -> Audit:
     """Look at everything; raises `NotAStoreError`, or `UnsupportedVersionError`."""
+    fs, directories = without_directories(fs, root)
     found = Audit(fs, root, tally)
     checker = LocalChecker(fs, tally) if checker is None else checker
     _read_store_file(found)
-    found.replay = replay = Replay(fs, root, found.identity or bytes(16))
+    store_file = found.store_file or _guess_store_file(found)
+    found.ends = read_ends(fs, root, store_file.identity)
+    found.replay = replay = Replay(fs, root, store_file)
     try:
         _look_at_snapshots(found)
+        _look_at_places(found, store_file)
+        for path in directories:
+            message = "a directory where a file should be"
+            found.misplaced.append(Misplaced(path, None, message))
+            found.problem("misplaced", path, f"it is {message}", "it is moved to quarantine")
         _find_starts(found)
         try:
             replay.advance()
@@ -132,8 +154,40 @@ def _read_store_file(found: Audit) -> None:
             found.problem("store", path, "store file checksum does not match", repair)
         except FormatError as error:
             found.problem("store", path, str(error), repair)
-    if found.store_file is None:
-        found.identity = _identity_of_snapshots(found)
+    _ask_witnesses(found)
+
+
+def _ask_witnesses(found: Audit) -> None:
+    """Find out whose store it is from all that tells: a store file may be of another."""
+    claimed = None if found.store_file is None else found.store_file.identity
+    owner = owner_of(found.fs, found.root, claimed)
+    if found.store_file is not None and owner != claimed:
+        message = "it is the store file of another store"
+        found.problem("store", store_path(found.root), message, "the store file is made again")
+        found.store_file = None
+    if found.store_file is None and owner is not None:
+        found.identity = owner
+
+
+def _guess_store_file(found: Audit) -> StoreFile:
+    """A store file for a store that has none: of the version that its log was written in."""
+    identity = found.identity or UNBOUND
+    is_bound = not has_log(found.fs, found.root, b"") or has_log(found.fs, found.root, identity)
+    return StoreFile(identity, 0, 2 if is_bound else 1)
+
+
+def _look_at_places(found: Audit, store_file: StoreFile) -> None:
+    replay = found.replay
+    known = [] if replay.snapshot is None else list(replay.snapshot.log.shards.items())
+    known += [(shard, end.first_lsn) for shard, end in found.ends.items()]
+    found.misplaced = find_misplaced(
+        found.fs, found.root, store_file.identity, store_file.log_identity, known
+    )
+    for one in found.misplaced:
+        repair = "it is moved to quarantine"
+        if one.target is not None:
+            repair = f"it becomes {os.path.relpath(one.target, found.root)}, which it is"
+        found.problem("misplaced", one.path, f"it is {one.message}", repair)
 
 
 def is_store(fs: FileSystem, root: str) -> bool:
@@ -147,24 +201,13 @@ def _is_flipped_version(data: bytes) -> bool:
     """Whether a store file says it is of a newer version only because bits of that changed."""
     if len(data) != STORE_BYTES:
         return False
-    patched = bytearray(data)
-    patched[_VERSION_AT] = (1).to_bytes(4, "little")
-    try:
-        decode_store(bytes(patched))
-    except FormatError:
-        return False
-    return True
-
-
-def _identity_of_snapshots(found: Audit) -> bytes | None:
-    for name in reversed(found.fs.listdir(snapshots_path(found.root))):
-        if parse_numbered(name, ".snap") is not None:
-            try:
-                path = os.path.join(snapshots_path(found.root), name)
-                return decode_snapshot(read_all(found.fs, path)).identity
-            except (FormatError, FileNotFoundError):
-                continue
-    return None
+    for version in range(1, VERSION + 1):
+        patched = bytearray(data)
+        patched[_VERSION_AT] = version.to_bytes(4, "little")
+        with contextlib.suppress(FormatError):
+            decode_store(bytes(patched))
+            return True
+    return False
 
 
 def _look_at_snapshots(found: Audit) -> None:
@@ -187,7 +230,10 @@ def _find_starts(found: Audit) -> None:
     shards = _shards(found)
     firsts = {number: lsns[0] for number, lsns in shards.items() if lsns}
     late = {number: lsn for number, lsn in firsts.items() if lsn > starts.get(number, 0)}
-    found.empty_shards = {n: lsn for n, lsn in starts.items() if lsn and not shards.get(n)}
+    reached = dict(starts)
+    for number, end in found.ends.items():
+        reached[number] = max(end.end_lsn, reached.get(number, 0))
+    found.empty_shards = {n: lsn for n, lsn in reached.items() if lsn and not shards.get(n)}
     for number, lsn in found.empty_shards.items():
         found.problem(
             "log-missing", shard_path(found.root, number),
@@ -244,7 +290,7 @@ def _look_at_log(found: Audit) -> None:
                 _note_damage(found, damage.path, damage.start, damage.end, damage.reason, lsns)
         torn = scanner.torn_tail()
         if torn is not None and not torn.is_past:
-            _note_torn(found, torn, scanner.first_lsn)
+            _note_torn(found, torn, scanner.seed)
 
 
 def _note_damage(
@@ -255,18 +301,24 @@ def _note_damage(
     file = found.fs.open(path, "read")
     try:
         size = file.size()
-        is_cut = end > start >= size
+        started = (
+            0
+            if found.replay.snapshot is None
+            else found.replay.snapshot.log.shards.get(shard_number(os.path.dirname(path)), 0)
+        )
+        is_cut = end > start >= size and first_lsn + end <= started
         if end < 0:
             end = min(lsn for lsn in lsns if lsn > first_lsn) - first_lsn
         data = file.pread(end - start, start)
     finally:
         file.close()
-    suspects = [] if is_cut else list(find_suspects(data, first_lsn))
-    found.damages.append(LogDamage(path, first_lsn, start, end, reason, is_cut, suspects))
+    seed = log_seed(found.replay.reader.identity, shard_number(os.path.dirname(path)), first_lsn)
+    suspects = [] if is_cut else list(find_suspects(data, seed))
+    found.damages.append(LogDamage(path, seed, start, end, reason, is_cut, suspects))
     if is_cut:
         found.problem(
-            "log", path, reason, f"the file is made {end} bytes long again; nothing is lost by "
-            "that, a snapshot has what was there", position=start,
+            "log", path, reason, f"the file is made {end} bytes long again: a snapshot has what "
+            "was there, and what came after it is lost", position=start,
         )  # fmt: skip
         return
     place: dict[str, object] = {}
@@ -287,7 +339,7 @@ def _note_damage(
 def _note_torn(found: Audit, torn: TornTail, seed: int) -> None:
     if _goes_on(found.fs, torn, seed):
         return
-    text = f"{torn.bytes} bytes behind the last whole frame"
+    text = f"{torn.bytes} bytes after the last whole frame"
     found.torn.append(torn)
     found.problem(
         "torn-tail", torn.path,
@@ -332,12 +384,26 @@ def _look_at_topics(found: Audit, checker: Checker) -> None:
         one.tail = _lost_tail(found, topic)
         found.topics.append(one)
         found.problems += one.problems()
+        _look_for_strays(found, one)
     for one in found.topics:
         if one.topic.version < 0 and one.topic.id not in unknown:
             found.problem(
                 "topic-name", one.topic.history.directory,
                 f"topic {one.topic.id} lost its name and its options",
                 f"the topic is called recovered-{one.topic.id}",
+            )  # fmt: skip
+
+
+def _look_for_strays(found: Audit, one: TopicAudit) -> None:
+    """Note what opening the store objects to, and nothing above has spoken of."""
+    known = {problem.path for problem in found.problems}
+    for flaw in found.replay.problems.get(one.topic.id, []):
+        directory, name = os.path.split(flaw.path)
+        if flaw.path not in known and name in found.fs.listdir(directory):
+            one.strays.append(flaw.path)
+            found.problem(
+                "segment", flaw.path, flaw.message,
+                "it is moved to quarantine: nothing needs it", topic=one.name,
             )  # fmt: skip
 
 
@@ -355,7 +421,7 @@ def _find_unknown(found: Audit) -> set[int]:
             unknown.add(id)
             replay.adopt(id)
             found.problem(
-                "unknown-topic", directory, f"segments of a topic {id} that nobody knows",
+                "unknown-topic", directory, f"segments of a topic {id} that is in no catalog",
                 f"the topic is called recovered-{id}",
             )  # fmt: skip
     for suspect in _certain(found):
@@ -370,7 +436,7 @@ def _certain(found: Audit) -> list[Suspect]:
 
 
 def _lost_tail(found: Audit, topic: TopicLog) -> tuple[int, int] | None:
-    """Newest offsets of a topic that were in damaged places, with nothing of it behind them."""
+    """Newest offsets of a topic that were in damaged places, with none of its records after."""
     suspects = [
         one
         for damage in found.damages
@@ -382,12 +448,3 @@ def _lost_tail(found: Audit, topic: TopicLog) -> tuple[int, int] | None:
         if one.first == end or (one.is_certain and one.first > end):
             end = one.first + one.count
     return None if end == first or topic.is_ephemeral else (first, end - 1)
-
-
-def read_all(fs: FileSystem, path: str) -> bytes:
-    """The whole of a small file."""
-    file = fs.open(path, "read")
-    try:
-        return file.pread(file.size(), 0)
-    finally:
-        file.close()

@@ -16,7 +16,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def bridge(fs: FileSystem, damage: LogDamage) -> None:
-    """Have a scanner reach the frames behind a damaged place; may be done again."""
+    """Let a scanner reach the frames after a damaged place; may be repeated."""
     if damage.end - damage.start < HEADER_BYTES or (damage.end - damage.start) % ALIGNMENT:
         raise CorruptionError(
             f"{damage.path} from position {damage.start} to {damage.end} cannot be skipped: that "
@@ -27,7 +27,7 @@ def bridge(fs: FileSystem, damage: LogDamage) -> None:
         _fill(file, damage.end)
         position = damage.start
         while position < damage.end:
-            position += _skip(file, damage.first_lsn, position, damage.end)
+            position += _skip(file, damage.seed, position, damage.end)
         file.fdatasync()
     finally:
         file.close()

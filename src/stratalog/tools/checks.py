@@ -12,6 +12,7 @@ from stratalog.errors import FormatError
 from stratalog.format.batch import Batch
 from stratalog.format.frame import HEADER_BYTES, check_body, decode_header
 from stratalog.fs import FileSystem
+from stratalog.options import expanded_bytes_max
 from stratalog.tools.report import Tally
 from stratalog.tools.segments import SegmentCheck, SegmentTask, check_segment
 
@@ -31,17 +32,17 @@ class FrameFound(NamedTuple):
     base_timestamp: int
     max_timestamp: int
     error: str | None = None
-    """What is wrong with it; then it has no times."""
+    """The error that was found; then it has no times."""
 
 
 class Checker(Protocol):
     """Does tasks, and counts what was looked at. May raise `FileNotFoundError`: look again."""
 
     def segments(self, tasks: list[SegmentTask]) -> list[SegmentCheck]:
-        """What is in each of these segments."""
+        """Check each of these segments."""
 
     def frames(self, tasks: list[FramesTask]) -> list[list[FrameFound]]:
-        """What the frames of each of these tasks are."""
+        """Find the frames of each of these tasks."""
 
 
 class LocalChecker:
@@ -70,7 +71,7 @@ def check_frames(fs: FileSystem, task: FramesTask, tally: Tally) -> list[FrameFo
             try:
                 header = decode_header(data, seed=task.seed)
                 check_body(header, data, HEADER_BYTES)
-                Batch.parse(header, data, HEADER_BYTES)
+                Batch.parse(header, data, HEADER_BYTES, expanded_bytes_max())
             except FormatError as error:
                 found.append(FrameFound(0, 0, str(error)))
             else:

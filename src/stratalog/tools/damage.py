@@ -25,7 +25,8 @@ class LogDamage(NamedTuple):
     """A part of a log file that has to be bridged."""
 
     path: str
-    first_lsn: int
+    seed: int
+    """Seed of the checksums in the file."""
     start: int
     end: int
     reason: str
@@ -63,7 +64,7 @@ def find_suspects(data: bytes, seed: int) -> Iterator[Suspect]:
 
 
 def contents(suspects: list[Suspect]) -> str:
-    """What damaged frames held, as far as one can tell."""
+    """Describe what damaged frames held, as far as it is known."""
     if not suspects:
         return "what was in them: nothing of it can be told"
     texts = []

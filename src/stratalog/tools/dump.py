@@ -12,8 +12,10 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
+from stratalog.arguments import check_path
 from stratalog.errors import FormatError, NotAStoreError
 from stratalog.format import snapshot as snapshots
+from stratalog.format.ceilings import decode_ceilings
 from stratalog.format.control import (
     decode_checkpoint,
     decode_delete,
@@ -23,6 +25,7 @@ from stratalog.format.control import (
     decode_tier,
     decode_topic,
 )
+from stratalog.format.ends import decode_ends
 from stratalog.format.frame import (
     ALIGNMENT,
     CODEC_MASK,
@@ -30,11 +33,15 @@ from stratalog.format.frame import (
     Flag,
     FrameHeader,
     FrameType,
+    log_seed,
 )
 from stratalog.format.groups import Changes, decode_group
+from stratalog.format.lake import decode_lake
 from stratalog.format.manifest import decode_adoption, decode_manifest
 from stratalog.format.multi import decode_multi
-from stratalog.format.names import is_staged_name, parse_numbered
+from stratalog.format.names import is_staged_name, parse_numbered, shard_number, store_path
+from stratalog.format.routes import decode_forward, decode_route
+from stratalog.format.schedules import decode_due, decode_schedule
 from stratalog.format.segment import (
     FOOTER_BYTES,
     decode_footer,
@@ -46,11 +53,10 @@ from stratalog.format.segment import (
     HEADER_BYTES as SEGMENT_BYTES,
 )
 from stratalog.format.snapshot import GroupSnapshot, decode_snapshot
-from stratalog.format.store import VERSION, decode_store
+from stratalog.format.store import decode_store
 from stratalog.fs import File, FileSystem, PosixFileSystem
-from stratalog.inputs import check_path
 from stratalog.log.scan import find_frame, frames
-from stratalog.tools.audit import read_all
+from stratalog.state.owner import read_all
 
 Row = dict[str, Any]
 
@@ -73,7 +79,7 @@ def dump(path: str | os.PathLike[str], *, fs: FileSystem | None = None) -> Itera
 
 def _dump_directory(fs: FileSystem, path: str, names: list[str]) -> Iterator[Row]:
     is_root = "store" in names
-    chosen = [n for n in ("store", *_DIRECTORIES) if n in names] if is_root else names
+    chosen = [n for n in ("store", "ceilings", *_DIRECTORIES) if n in names] if is_root else names
     for name in chosen:
         inner = os.path.join(path, name)
         try:
@@ -97,6 +103,10 @@ def _dump_file(fs: FileSystem, path: str) -> Iterator[Row]:
     is_incoming = suffix == ".manifest" or is_staged_name(os.path.splitext(name)[0])
     if name == "store":
         rows = _dump_store(fs, path)
+    elif name == "ends":
+        rows = _dump_ends(fs, path)
+    elif name == "ceilings":
+        rows = _dump_ceilings(fs, path)
     elif suffix in kinds and (is_incoming or parse_numbered(name, suffix) is not None):
         rows = kinds[suffix](fs, path)
     else:
@@ -112,23 +122,56 @@ def _dump_store(fs: FileSystem, path: str) -> Iterator[Row]:
         yield {"kind": "store", "position": 0, "damage": str(error)}
         return
     yield {
-        "kind": "store", "position": 0, "version": VERSION, "identity": store.identity.hex(),
+        "kind": "store", "position": 0, "version": store.version, "identity": store.identity.hex(),
         "created_at": store.created_at,
     }  # fmt: skip
+
+
+def _dump_ends(fs: FileSystem, path: str) -> Iterator[Row]:
+    try:
+        ends = decode_ends(read_all(fs, path))
+    except FormatError as error:
+        yield {"kind": "ends", "position": 0, "damage": str(error)}
+        return
+    for shard, end in ends.shards.items():
+        yield {"kind": "ends", "position": 0, "shard": shard, **end._asdict()}
+
+
+def _dump_ceilings(fs: FileSystem, path: str) -> Iterator[Row]:
+    try:
+        held = decode_ceilings(read_all(fs, path))
+    except FormatError as error:
+        yield {"kind": "ceilings", "position": 0, "damage": str(error)}
+        return
+    head = {"kind": "ceilings", "position": 0, "identity": held.identity.hex()}
+    yield head | ({"damage": f"{held.damaged} slots"} if held.damaged else {})
+    for topic_id, (reserved, given) in held.ceilings.items():
+        yield {"kind": "ceiling", "topic_id": topic_id, "reserved": reserved, "given": given}
 
 
 # --- frames -----------------------------------------------------------------------------------
 
 
 def _dump_log(fs: FileSystem, path: str) -> Iterator[Row]:
-    seed = parse_numbered(os.path.basename(path))
-    assert seed is not None
+    lsn = parse_numbered(os.path.basename(path))
+    assert lsn is not None
+    directory = os.path.dirname(path)
     file = fs.open(path, "read")
     try:
-        yield {"kind": "log", "position": 0, "first_lsn": seed, "bytes": file.size()}
+        seed = log_seed(_log_identity(fs, directory), shard_number(directory), lsn)
+        yield {"kind": "log", "position": 0, "first_lsn": lsn, "bytes": file.size()}
         yield from _dump_frames(file, seed, 0, file.size())
     finally:
         file.close()
+
+
+def _log_identity(fs: FileSystem, directory: str) -> bytes:
+    """Return the identity that a shard's frames are bound to, from the store file beside it."""
+    root = os.path.dirname(os.path.dirname(os.path.abspath(directory)))
+    try:
+        return decode_store(read_all(fs, store_path(root))).log_identity
+    except (FormatError, OSError):
+        return b""
 
 
 def _dump_frames(file: File, seed: int, position: int, end: int) -> Iterator[Row]:
@@ -211,12 +254,24 @@ def _control(type: int, body: bytes) -> Row:
     if type == FrameType.FLOOR:
         return dict(zip(("evicted_below", "reason"), decode_floor(body), strict=True))
     if type == FrameType.TIER:
-        summary, location = decode_tier(body)
-        return {"location": location, **summary._asdict()}
+        summary, location, name = decode_tier(body)
+        return {"location": location, "object": name, **summary._asdict()}
     if type == FrameType.GROUP:
         return _group(decode_group(body))
     if type == FrameType.RESERVE:
         return {"number": decode_reserve(body)}
+    if type == FrameType.ROUTE:
+        route: Row = msgspec.to_builtins(decode_route(body))
+        return route
+    if type == FrameType.FORWARD:
+        return decode_forward(body)._asdict()
+    if type == FrameType.SCHEDULE:
+        schedule: Row = msgspec.to_builtins(decode_schedule(body))
+        return schedule
+    if type == FrameType.DUE:
+        return decode_due(body)._asdict()
+    if type == FrameType.LAKE:
+        return decode_lake(body)._asdict()
     if type == FrameType.ADOPT:
         adoption: Row = msgspec.to_builtins(decode_adoption(body))
         return adoption
@@ -301,6 +356,17 @@ def _dump_snapshot(fs: FileSystem, path: str) -> Iterator[Row]:
     for queue in found.queues.queues:
         row = {"topic_id": queue.topic_id, "deduped": queue.deduped}
         yield {"kind": "queue_state", **row, "dedup_entries": len(queue.dedup) // 32}
+    for route in found.routes.routes:
+        body: Row = msgspec.to_builtins(route.body)
+        row = {"cursor": route.cursor, "forwarded": route.forwarded, "missed": route.missed}
+        yield {"kind": "route_state", **body, **row}
+    for schedule in found.schedules.schedules:
+        body = msgspec.to_builtins(schedule.body)
+        row = {"next_due": schedule.next_due, "last_due": schedule.last_due}
+        yield {"kind": "schedule_state", **body, **row, "fired": schedule.fired}
+    for lake in found.lakes.lakes:
+        row = {"topic_id": lake.topic_id, "floor": lake.floor}
+        yield {"kind": "lake_state", **row, **lake.body._asdict()}
 
 
 def _dump_manifest(fs: FileSystem, path: str) -> Iterator[Row]:

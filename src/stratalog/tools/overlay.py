@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 
 from stratalog.fs import File, FileSystem, Lock, Mode
+from stratalog.fs.os_errors import os_error
 
 _PAGE_BYTES = 1 << 16
 
@@ -88,6 +89,9 @@ class OverlayFile:
     def size(self) -> int:
         return self._node.size
 
+    def inode(self) -> int:
+        return id(self._node)
+
     def mmap(self) -> memoryview:
         return memoryview(self._node.read(self._node.size, 0))
 
@@ -96,7 +100,7 @@ class OverlayFile:
 
 
 class OverlayFs:
-    """A `FileSystem` whose changes nobody else sees."""
+    """A `FileSystem` whose changes stay in memory, unseen by others."""
 
     def __init__(self, base: FileSystem) -> None:
         self._base = base
@@ -111,10 +115,10 @@ class OverlayFs:
         node = self._find(key)
         if mode == "create":
             if node is not None:
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+                raise os_error(errno.EEXIST, "create", path)
             node = _Node(None)
         elif node is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+            raise os_error(errno.ENOENT, "open", path)
         self._nodes[key] = node
         return OverlayFile(path, node)
 
@@ -128,6 +132,8 @@ class OverlayFs:
 
     def listdir(self, path: str) -> list[str]:
         key = os.path.normpath(path)
+        if self._nodes.get(key) is not None:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
         names = set(self._base.listdir(path))
         for other, node in self._nodes.items():
             if os.path.dirname(other) == key:
@@ -142,24 +148,34 @@ class OverlayFs:
         old, new = os.path.normpath(source), os.path.normpath(target)
         node = self._find(old)
         if node is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+            raise os_error(errno.ENOENT, "rename or link", source)
         self._nodes[old] = None
         self._nodes[new] = node
 
     def link(self, source: str, target: str) -> None:
         node = self._find(os.path.normpath(source))
         if node is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
+            raise os_error(errno.ENOENT, "rename or link", source)
         self._nodes[os.path.normpath(target)] = node
 
     def unlink(self, path: str) -> None:
         self._nodes[os.path.normpath(path)] = None
+
+    def links(self, path: str) -> int:
+        key = os.path.normpath(path)
+        if key not in self._nodes:
+            return self._base.links(path)
+        node = self._nodes[key]
+        return 0 if node is None else sum(other is node for other in self._nodes.values())
 
     def sync_dir(self, path: str) -> None:
         pass
 
     def lock(self, path: str, holder: str) -> Lock:
         return self._base.lock(path, "")
+
+    def boot_id(self) -> str:
+        return self._base.boot_id()
 
     def free_bytes(self, path: str) -> int:
         return 1 << 60

@@ -31,6 +31,20 @@ class Quarantine:
         finally:
             file.close()
 
+    def move(self, path: str, name: str) -> str:
+        """Move something as it is, a directory; returns where to."""
+        directory = os.path.dirname(quarantine_path(self._root, name))
+        self._fs.makedirs(directory)
+        number = 1
+        taken = set(self._fs.listdir(directory))
+        while (chosen := name if number == 1 else f"{name}-{number}") in taken:
+            number += 1
+        target = quarantine_path(self._root, chosen)
+        self._fs.rename(path, target)
+        self._fs.sync_dir(directory)
+        self._fs.sync_dir(os.path.dirname(path))
+        return target
+
     def keep(self, source: File, start: int, end: int, name: str) -> str:
         """Copy a part of a file, durably; returns where to."""
         end = min(end, source.size())

@@ -18,6 +18,7 @@ import time
 
 from pyroaring import BitMap64
 
+from stratalog.arguments import check_path
 from stratalog.clock import Clock, SystemClock
 from stratalog.errors import CorruptionError, NotAStoreError
 from stratalog.format.control import TopicBody, encode_deletes, encode_floor, encode_tier
@@ -33,23 +34,25 @@ from stratalog.format.names import (
 )
 from stratalog.format.segment import Summary
 from stratalog.format.snapshot import CatalogState
-from stratalog.format.store import StoreFile, encode_store
+from stratalog.format.store import VERSION, StoreFile, encode_store
 from stratalog.fs import FileSystem, Lock, PosixFileSystem
 from stratalog.fs.cold import ColdStore, open_cold
+from stratalog.fs.guard import GuardedFs
 from stratalog.fs.holder import holder
-from stratalog.inputs import check_path
 from stratalog.log.log import Control, Log
 from stratalog.log.topic import TopicLog
 from stratalog.options import StoreOptions
-from stratalog.projections.replay import Replay
-from stratalog.projections.router import control
-from stratalog.projections.snapshot import capture, capture_groups
-from stratalog.tools.audit import audit, is_store
+from stratalog.state.identity import read_store_file
+from stratalog.state.recovery import Replay
+from stratalog.state.router import control
+from stratalog.state.snapshot import capture, capture_groups, capture_lakes, object_names
+from stratalog.tools.audit import Audit, audit, is_store
 from stratalog.tools.bridge import bridge, extend
-from stratalog.tools.cold import find_in_cold
+from stratalog.tools.cold import ColdDepth, check_depth, find_in_cold, look_at_cold
 from stratalog.tools.damage import LogDamage, contents
 from stratalog.tools.offsets import new_offsets, ranges_of
 from stratalog.tools.overlay import OverlayFs
+from stratalog.tools.places import is_directory, put_back
 from stratalog.tools.quarantine import Quarantine
 from stratalog.tools.report import Action, Progress, Report, Tally
 from stratalog.tools.rewrite import Archive, Place, Rewrite, write_segment
@@ -62,6 +65,7 @@ def repair(
     *,
     dry_run: bool = False,
     cold: str | None = None,
+    cold_depth: ColdDepth = "contents",
     progress: Progress | None = None,
     fs: FileSystem | None = None,
     clock: Clock | None = None,
@@ -70,8 +74,9 @@ def repair(
 
     Takes the writer's lock: raises `LockedError` while a writer is open. `dry_run=True` says what
     would be done, and changes nothing. `cold` is where its cold segments are: what is missing here
-    is looked for there before it is given up.
+    is looked for there before it is given up, and what is there is judged as `verify` judges it.
     """
+    check_depth(cold_depth)
     begin = time.perf_counter()
     root = os.path.abspath(check_path(path))
     files = PosixFileSystem() if fs is None else fs
@@ -83,9 +88,12 @@ def repair(
     if "lock" in names or not dry_run:
         lock = files.lock(lock_path(root), "" if dry_run else holder())
     try:
-        target = OverlayFs(files) if dry_run else files
-        work = _Repair(target, root, progress, SystemClock() if clock is None else clock)
-        work.cold = store = None if cold is None else open_cold(cold, files)
+        guarded = files if lock is None else GuardedFs(files, lock)
+        target = OverlayFs(files) if dry_run else guarded
+        store = None if cold is None else open_cold(cold, files)
+        work = _Repair(
+            target, root, progress, SystemClock() if clock is None else clock, store, cold_depth
+        )
         work.run()
     finally:
         if store is not None:
@@ -106,7 +114,15 @@ def repair(
 
 
 class _Repair:
-    def __init__(self, fs: FileSystem, root: str, progress: Progress | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        fs: FileSystem,
+        root: str,
+        progress: Progress | None,
+        clock: Clock,
+        cold: ColdStore | None,
+        cold_depth: ColdDepth,
+    ) -> None:
         self.fs = fs
         self.root = root
         self.clock = clock
@@ -114,10 +130,16 @@ class _Repair:
         self.quarantine = Quarantine(fs, root)
         self.tally = Tally(progress, estimate(fs, root))
         self.archive: Archive | None = None
-        self.cold: ColdStore | None = None
-        self.in_cold: list[tuple[TopicAudit, Summary]] = []
-        self.found = audit(fs, root, self.tally)
+        self.cold = cold
+        self.cold_depth = cold_depth
+        self.in_cold: list[tuple[TopicAudit, Summary, str]] = []
+        self.found = self._audit(self.tally)
         self.problems = self.left = self.found.problems
+
+    def _audit(self, tally: Tally) -> Audit:
+        found = audit(self.fs, self.root, tally)
+        look_at_cold(found, self.cold, self.cold_depth)
+        return found
 
     def act(self, kind: str, path: str, message: str, lost: str = "", **place: object) -> None:
         self.actions.append(Action(kind, path, message, lost, **place))  # type: ignore[arg-type]
@@ -126,9 +148,12 @@ class _Repair:
         """Do what there is to do, in the order that can be cut short anywhere."""
         if not self.found.problems:
             return
-        self._make_store_file()
-        if self._make_log_files():
+        is_made = self._make_store_file()
+        while self._put_back() or is_made:
             self.found = audit(self.fs, self.root, self.tally)
+            is_made = False
+        if self._make_log_files():
+            self.found = self._audit(self.tally)
         found = self.found
         if any(problem.repair.startswith("nothing: this is") for problem in found.problems):
             raise CorruptionError(
@@ -147,35 +172,70 @@ class _Repair:
                 self._bridge(damage)
         for rewrite in rewrites:
             self._rewrite(rewrite)
+        for one in found.topics:
+            for path in one.strays:
+                kept = self._move_away(path)
+                self.act("segment", path, f"moved to {kept}: nothing needs it", topic=one.name)
         self._mend_snapshots()
         if self.actions:
-            self.left = audit(self.fs, self.root, Tally()).problems
+            self.left = self._audit(Tally()).problems
 
     # --- what has to be there -------------------------------------------------------------
 
-    def _make_store_file(self) -> None:
+    def _make_store_file(self) -> bool:
+        """Make the store file again if it cannot be used; returns whether that was so."""
         found = self.found
         if found.store_file is not None:
-            return
+            return False
         path, temp = store_path(self.root), store_temp_path(self.root)
         kept = ""
         if os.path.basename(path) in self.fs.listdir(self.root):
             kept = f"; the damaged one is kept as {self.quarantine.keep_file(path, 'store.bin')}"
         identity = found.identity or secrets.token_bytes(16)
+        # As its log is, which is not bound to an identity that nothing tells.
+        is_bound = found.identity is None or bool(found.replay.reader.identity)
+        version = VERSION if is_bound else 1
         self.fs.unlink(temp)
         file = self.fs.open(temp, "create")
         try:
-            file.pwrite([encode_store(StoreFile(identity, self.clock.time_ns()))], 0)
+            file.pwrite([encode_store(StoreFile(identity, self.clock.time_ns(), version))], 0)
             file.fdatasync()
         finally:
             file.close()
         self.fs.rename(temp, path)
         self.fs.sync_dir(self.root)
-        known = "of the snapshots" if found.identity else "a new one"
+        known = "that all else has" if found.identity else "a new one"
         self.act(
             "store", path, f"made again, with the identity {known}{kept}",
             "when the store was created" + ("" if found.identity else ", and its identity"),
         )  # fmt: skip
+        return True
+
+    def _put_back(self) -> bool:
+        """Give files the names that they should have; returns whether there was anything to do."""
+        misplaced = self.found.misplaced
+        # What has to make room first: another file may get its name.
+        for one in misplaced:
+            if one.target is None:
+                kept = self._move_away(one.path)
+                lost = "what the file in its place held" if one.is_log else ""
+                self.act("misplaced", one.path, f"{one.message}: moved to {kept}", lost)
+        put_back(self.fs, misplaced)
+        for one in misplaced:
+            if one.target is not None:
+                self.act("misplaced", one.path, f"{one.message}: it is {one.target} again")
+        return bool(misplaced)
+
+    def _move_away(self, path: str) -> str:
+        """Take a file out of use; returns where it is kept."""
+        directory, name = os.path.split(path)
+        name = f"{os.path.basename(directory)}-{name}"
+        if is_directory(self.fs, path):
+            return self.quarantine.move(path, name)
+        kept = self.quarantine.keep_file(path, name)
+        self.fs.unlink(path)
+        self.fs.sync_dir(directory)
+        return kept
 
     def _make_log_files(self) -> bool:
         """Give shards a file to go on in; returns whether there was anything to do."""
@@ -197,9 +257,10 @@ class _Repair:
             extend(self.fs, damage)
             self.act(
                 "log", damage.path, f"made {damage.end} bytes long again, with zeros that nothing "
-                "reads: a snapshot has what was there", position=damage.start,
+                "reads: a snapshot has what was there", "what came after that, if anything did",
+                position=damage.start,
             )  # fmt: skip
-        return bool(found.empty_shards or cut or found.store_file is None)
+        return bool(found.empty_shards or cut)
 
     # --- what is lost ---------------------------------------------------------------------
 
@@ -220,8 +281,9 @@ class _Repair:
             rewrites.append(rewrite)
         for first, last in one.missing:
             if self.cold is not None:
-                for summary in find_in_cold(self.cold, one.topic.id, first, last):
-                    self.in_cold.append((one, summary))
+                identity = self.found.identity
+                for summary, name in find_in_cold(self.cold, identity, one.topic.id, first, last):
+                    self.in_cold.append((one, summary, name))
                     first = summary.end_offset
             places, gone = self._in_log(one.topic, first, last)
             lost += gone
@@ -232,7 +294,7 @@ class _Repair:
     def _in_log(
         self, topic: TopicLog, first: int, last: int
     ) -> tuple[list[tuple[Place, Range]], list[Range]]:
-        """What the log still has of some offsets, and which of them it does not have."""
+        """Split some offsets into what the log still has of them and what it does not."""
         if first > last:
             return [], []
         if self.archive is None:
@@ -261,8 +323,8 @@ class _Repair:
                     "frame", "whatever they were: evicted, deleted or damaged", topic=one.name,
                     first_offset=0, last_offset=one.floor - 1,
                 )  # fmt: skip
-            for one, summary in self.in_cold:
-                self._point_to_cold(log, one, summary)
+            for one, summary, name in self.in_cold:
+                self._point_to_cold(log, one, summary, name)
             for one, offsets in given_up:
                 self._give_up(log, one, offsets)
         finally:
@@ -317,10 +379,10 @@ class _Repair:
                 last_offset=last,
             )  # fmt: skip
 
-    def _point_to_cold(self, log: Log, one: TopicAudit, summary: Summary) -> None:
+    def _point_to_cold(self, log: Log, one: TopicAudit, summary: Summary, name: str) -> None:
         assert self.cold is not None
         log.attach(one.topic)
-        body = encode_tier(summary, self.cold.location)
+        body = encode_tier(summary, self.cold.location, name)
         log.write([control(one.topic, FrameType.TIER, summary.first_offset, body)])
         self.act(
             "segment-missing", one.topic.history.directory, "found in the cold store, and read "
@@ -353,11 +415,14 @@ class _Repair:
             kept = f"; the old file is kept as {self.quarantine.keep_file(check.path, name)}"
         path = write_segment(self.fs, rewrite, self.clock.time_ns())
         batches = 0 if check is None else len(check.pieces)
+        # The log does not reach an orphan: it is older, or gone, and nothing says how far it went.
+        is_orphan = any(check is orphan for one in self.found.topics for orphan in one.orphans)
+        lost = "what came after it in the log, of this and other topics, if anything did"
         self.act(
             "segment", path,
             f"written again from {batches} batches of its own and {len(rewrite.places)} frames of "
-            f"the log{kept}", topic=rewrite.topic.name, first_offset=rewrite.first,
-            last_offset=rewrite.end - 1,
+            f"the log{kept}", lost if is_orphan else "", topic=rewrite.topic.name,
+            first_offset=rewrite.first, last_offset=rewrite.end - 1,
         )  # fmt: skip
 
     def _mend_snapshots(self) -> None:
@@ -379,8 +444,7 @@ class _Repair:
         """Two, so that one that is damaged later costs nothing."""
         found = self.found
         assert found.replay.snapshot is not None
-        identity = found.identity or audit(self.fs, self.root, Tally()).identity or b""
-        replay = Replay(self.fs, self.root, identity)
+        replay = Replay(self.fs, self.root, read_store_file(self.fs, self.root))
         replay.snapshot = found.replay.snapshot
         replay.advance()
         catalog = CatalogState(
@@ -389,10 +453,19 @@ class _Repair:
             cold=replay.pool.cold_location,
             topics=[capture(topic) for topic in replay.topics.values()],
             dropped=sorted(replay.dropped),
+            objects=object_names(replay.topics.values()),
         )
         more, log = capture_groups(replay.topics.values()), found.replay.snapshot.log
         for _ in range(2):
-            replay.snapshots.write(log, catalog, self.clock.time_ns(), *more)
+            replay.snapshots.write(
+                log,
+                catalog,
+                self.clock.time_ns(),
+                *more,
+                routes=replay.routes.capture(),
+                lakes=capture_lakes(replay.topics.values()),
+                schedules=replay.schedules.capture(),
+            )
         replay.reader.close()
         replay.pool.close()
         self.act(

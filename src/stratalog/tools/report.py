@@ -1,4 +1,4 @@
-"""What verify and repair have to say."""
+"""The reports of verify and repair."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Problem(msgspec.Struct, frozen=True):
 
     kind: str
     """`store`, `snapshot`, `log`, `log-missing`, `torn-tail`, `offsets`, `topic-name`, `segment`,
-    `batch`, `segment-missing`, `unknown-topic`, `order` or `cold`."""
+    `batch`, `segment-missing`, `unknown-topic`, `misplaced`, `order` or `cold`."""
     path: str
     """The file or directory; a name in the cold store for `cold`."""
     message: str
     repair: str
-    """What `repair` does about it."""
+    """The remedy that `repair` has for it."""
     position: int | None = None
     topic: str | None = None
     first_offset: int | None = None
@@ -38,7 +38,7 @@ class Action(msgspec.Struct, frozen=True):
     path: str
     message: str
     lost: str = ""
-    """What cannot be read any more; empty when nothing is lost."""
+    """The records that cannot be read any more; empty when nothing is lost."""
     position: int | None = None
     topic: str | None = None
     first_offset: int | None = None
@@ -64,16 +64,16 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     ok: bool
-    """Of a verification: nothing is wrong. Of a repair: nothing is wrong any more, or would be."""
+    """Nothing is wrong; after a repair: nothing is wrong any more, or would be."""
     problems: list[Problem]
-    """What was found; a repair tells what it found before it began."""
+    """Problems that were found; a repair lists those it found before it began."""
     counts: Counts
     duration: float
     """Seconds."""
     actions: list[Action] = []
-    """Of a repair: what was done, in this order."""
+    """Actions of a repair, in order."""
     notes: list[str] = []
-    """What is no problem and still good to know, such as what could not be checked."""
+    """Notes that are no problem and still good to know, such as what could not be checked."""
     dry_run: bool = False
 
     def __str__(self) -> str:
@@ -120,7 +120,7 @@ class Tally:
             self.progress(self.bytes, max(self.total, self.bytes), what)
 
     def add(self, counts: Counts, what: str) -> None:
-        """So much was counted by somebody else."""
+        """Add what another process counted."""
         self.files += counts.files
         self.frames += counts.frames
         self.batches += counts.batches
@@ -128,7 +128,7 @@ class Tally:
         self.read(counts.bytes, what)
 
     def counts(self) -> Counts:
-        """What was counted so far."""
+        """Return the counts so far."""
         return Counts(self.files, self.frames, self.batches, self.records, self.bytes)
 
 

@@ -19,6 +19,7 @@ from stratalog.format.frame import (
     FrameHeader,
     FrameType,
     decode_header,
+    log_seed,
 )
 from stratalog.format.merge import Block, Part, merge
 from stratalog.format.multi import decode_multi, inner_seed
@@ -26,8 +27,9 @@ from stratalog.format.names import log_file_path, log_path, parse_numbered, pars
 from stratalog.fs import FileSystem
 from stratalog.log.scan import find_frame, frames
 from stratalog.log.topic import TopicLog
-from stratalog.projections.replay import Replay
+from stratalog.options import expanded_bytes_max
 from stratalog.segments.writer import SegmentWriter
+from stratalog.state.recovery import Replay
 from stratalog.tools.segments import SegmentCheck
 from stratalog.tools.topics import Range
 
@@ -53,7 +55,7 @@ class Rewrite:
     check: SegmentCheck | None
     """The file as it is; None if there is none."""
     places: list[tuple[Place, Range]] = field(default_factory=list)
-    """What is taken from the log, and which offsets of it."""
+    """Places in the log to take records from, with their offsets."""
 
 
 class Archive:
@@ -73,7 +75,8 @@ class Archive:
                 if lsn is not None:
                     is_newest = scanner is not None and lsn == scanner.first_lsn
                     end = scanner.position if scanner is not None and is_newest else 1 << 62
-                    self._scan(log_file_path(directory, lsn), lsn, end)
+                    seed = log_seed(replay.reader.identity, number, lsn)
+                    self._scan(log_file_path(directory, lsn), seed, end)
         for places in self._places.values():
             places.sort()
 
@@ -130,7 +133,10 @@ def write_segment(fs: FileSystem, rewrite: Rewrite, now: int) -> str:
     directory = topic.history.directory
     created_at = check.created_at if check is not None and check.created_at else now
     sealed_at = check.sealed_at if check is not None and check.sealed_at else now
-    writer = SegmentWriter(fs, directory, topic.id, rewrite.first, created_at, ".tmp")
+    writer = SegmentWriter(
+        fs, directory, topic.id, rewrite.first, created_at, ".tmp",
+        identity=topic.history.pool.identity,
+    )  # fmt: skip
     writer.create()
     try:
         for block in _blocks(fs, rewrite):
@@ -155,7 +161,7 @@ def _blocks(fs: FileSystem, rewrite: Rewrite) -> Iterator[Block]:
             header = piece.header
             body = _read(fs, rewrite.check.path, piece.position + HEADER_BYTES, header.body_length)
             if header.base_timestamp < piece.floor:
-                held = Batch.parse(header, body)
+                held = Batch.parse(header, body, 0, expanded_bytes_max())
                 held.hold(piece.floor)
                 yield merge([Part(held, 0, held.count)], rewrite.topic.codec)
                 continue
@@ -166,7 +172,8 @@ def _blocks(fs: FileSystem, rewrite: Rewrite) -> Iterator[Block]:
             continue
         place, (first, last) = places.pop(0)
         data = _read(fs, place.path, place.position, place.length)
-        batch = Batch.parse(decode_header(data, seed=place.seed), data, HEADER_BYTES)
+        header = decode_header(data, seed=place.seed)
+        batch = Batch.parse(header, data, HEADER_BYTES, expanded_bytes_max())
         yield merge([Part(batch, *batch.range_of(first, last + 1))], rewrite.topic.codec)
 
 

@@ -1,7 +1,7 @@
 """One segment file, read from its first byte to its last: what is good of it and what is not.
 
-The whole of it at once, or a sealed one range by range, in any order and by anybody, and put
-together then: `split_segment`, `check_range`, `join_ranges` come to what `check_segment` says.
+A segment is checked at once, or, if sealed, range by range, in any order and in any process, and
+then joined: `split_segment`, `check_range` and `join_ranges` give what `check_segment` gives.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ from stratalog.format.segment import (
     HEADER_BYTES,
     INDEX,
     INDEX_BYTES,
+    UNBOUND,
     Index,
     SegmentFooter,
 )
-from stratalog.fs import File, FileSystem
+from stratalog.fs import FileSystem
+from stratalog.fs.cold import Source
+from stratalog.options import expanded_bytes_max
 from stratalog.segments.segment import (
     check_segment_header,
     place_header,
@@ -50,7 +53,7 @@ class Piece(NamedTuple):
     length: int
     header: FrameHeader
     end: int
-    """The offset behind its last record."""
+    """The offset after its last record."""
     expires_at: int
     floor: int = 0
     """No record of it has an earlier time, whatever its header says."""
@@ -95,7 +98,7 @@ class SegmentCheck:
     is_open: bool
     size: int = 0
     end: int = 0
-    """The first offset it does not answer for, as far as anybody knows."""
+    """The first offset it does not answer for, as far as is known."""
     created_at: int = 0
     sealed_at: int = 0
     pieces: list[Piece] = field(default_factory=list)
@@ -119,11 +122,13 @@ class SegmentTask(NamedTuple):
     mark: int | None = None
     """How much of an open one was durable; None for a sealed one."""
     footer: SegmentFooter | None = None
-    """Of one that was adopted and is where it was staged: what its own will say."""
+    """Footer that an adopted segment will have; it is still where it was staged."""
+    identity: bytes = UNBOUND
+    """Identity of the store that it should belong to."""
 
 
 class RangeFound(NamedTuple):
-    """What is in a part of the file."""
+    """A part of the file, and its batches."""
 
     pieces: list[Piece]
     bad: list[Bad]
@@ -137,11 +142,16 @@ def check_segment(fs: FileSystem, task: SegmentTask, tally: Tally) -> SegmentChe
     """Read a segment; raises `FileNotFoundError`."""
     file = fs.open(task.path, "read")
     try:
-        check = _Check(file, task, tally)
-        check.read_ends()
-        return check.settle(check.read_batches(HEADER_BYTES, check.limit))
+        return check_file(file, task, tally)
     finally:
         file.close()
+
+
+def check_file(file: Source, task: SegmentTask, tally: Tally) -> SegmentCheck:
+    """Read a segment that is open, here or in the cold store."""
+    check = _Check(file, task, tally)
+    check.read_ends()
+    return check.finish(check.read_batches(HEADER_BYTES, check.limit))
 
 
 def split_segment(fs: FileSystem, task: SegmentTask, bytes_max: int) -> list[tuple[int, int]]:
@@ -191,20 +201,21 @@ def join_ranges(
             pieces += found.pieces
             bad += found.bad
             position = end
-        return check.settle(RangeFound(pieces, bad, position)) if position == check.limit else None
+        return check.finish(RangeFound(pieces, bad, position)) if position == check.limit else None
     finally:
         file.close()
 
 
 class _Check:
-    def __init__(self, file: File, task: SegmentTask, tally: Tally) -> None:
+    def __init__(self, file: Source, task: SegmentTask, tally: Tally) -> None:
         self.file = file
         self.tally = tally
         self.mark = task.mark
         self.end_hint = task.end_hint
         self.footer = task.footer
+        self.identity = task.identity
         self.entries: dict[int, tuple[int, ...]] = {}
-        """What the index says, by position; empty if there is none to be trusted."""
+        """The index by position; empty if there is none to be trusted."""
         self.check = SegmentCheck(
             file.path, task.topic_id, task.first, task.mark is not None, file.size()
         )
@@ -225,7 +236,9 @@ class _Check:
         self.tally.files += 1
         self.tally.read(min(check.size, HEADER_BYTES), check.path)
         try:
-            check.created_at = check_segment_header(self.fetch, check.topic_id, check.first)
+            check.created_at = check_segment_header(
+                self.fetch, check.topic_id, check.first, self.identity
+            )
         except UnsupportedVersionError:
             raise
         except FormatError as error:
@@ -264,7 +277,7 @@ class _Check:
                 following = self._resync(position, limit)
                 if following == limit and self._is_index(pieces, position, limit):
                     return RangeFound(pieces, found, position, has_index=True)
-                # The offsets are known once the batch behind is.
+                # The offsets are known once the next batch is.
                 found.append(Bad(position, following, -1, -1, str(error)))
                 position = following
             else:
@@ -282,7 +295,7 @@ class _Check:
             raise CorruptionError(f"the batch of {length} bytes is cut short")
         body = self.fetch(position + FRAME_BYTES, header.body_length)
         check_body(header, body)
-        batch = Batch.parse(header, body)
+        batch = Batch.parse(header, body, 0, expanded_bytes_max())
         floor = 0 if self.footer is None else self.footer.min_timestamp
         if header.base_timestamp < floor:
             batch.hold(floor)
@@ -345,13 +358,13 @@ class _Check:
         if self.check.pieces:
             before = self.check.pieces[-1]
             if header.base_offset < before.end:
-                message = f"offset {header.base_offset} comes behind {before.end - 1}"
+                message = f"offset {header.base_offset} comes after {before.end - 1}"
                 self.check.faults.append(Fault("order", piece.position, message))
             if piece.min_timestamp < before.max_timestamp:
                 message = "its records are older than those before it"
                 self.check.faults.append(Fault("order", piece.position, message))
 
-    def settle(self, found: RangeFound) -> SegmentCheck:
+    def finish(self, found: RangeFound) -> SegmentCheck:
         """Hold batches against each other, say where the segment ends, and what is missing."""
         check = self.check
         for piece in found.pieces:
@@ -368,19 +381,19 @@ class _Check:
         else:
             check.end = max(self.end_hint, known)
         bases = {position: entry[0] for position, entry in self.entries.items()}
-        settled: list[Bad] = []
+        located: list[Bad] = []
         for bad in check.bad:
             before = [p.end for p in check.pieces if p.position < bad.position]
-            behind = [p.header.base_offset for p in check.pieces if p.position > bad.position]
+            following = [p.header.base_offset for p in check.pieces if p.position > bad.position]
             first = bases.get(bad.position, max(before, default=check.first))
-            last = bases.get(bad.end_position, min(behind, default=check.end)) - 1
-            settled.append(bad._replace(first=first, last=last))
-        check.bad = settled
+            last = bases.get(bad.end_position, min(following, default=check.end)) - 1
+            located.append(bad._replace(first=first, last=last))
+        check.bad = located
         return check
 
 
 def _entry(piece: Piece) -> tuple[int, ...]:
-    """What the index has to say of a batch."""
+    """Return the index entry of a batch."""
     header = piece.header
     return (
         header.base_offset, piece.position, piece.length, header.count, piece.min_timestamp,

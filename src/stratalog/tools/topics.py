@@ -1,4 +1,4 @@
-"""One topic: its segments one behind the other, and the log behind them."""
+"""One topic: its segments one after the other, and the log after them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from stratalog.format.segment import State, Summary, decode_summaries
 from stratalog.fs import FileSystem
 from stratalog.log.index import MEMORY
 from stratalog.log.topic import TopicLog
-from stratalog.projections.lost import lost
-from stratalog.projections.replay import Replay
+from stratalog.state.missing_offsets import lost
+from stratalog.state.recovery import Replay
 from stratalog.tools.checks import FrameFound, FramesTask
 from stratalog.tools.report import Problem, Tally
 from stratalog.tools.segments import SegmentCheck, SegmentTask, check_segment
@@ -35,13 +35,15 @@ class TopicAudit:
     tail: Range | None = None
     """Newest offsets, known from damaged frames alone."""
     floor: int = 0
-    """The first offset of a topic whose past nobody knows."""
+    """The first offset of a topic whose past is unknown."""
     cold: list[Summary] = field(default_factory=list)
+    strays: list[str] = field(default_factory=list)
+    """Files that are damaged, and that nothing needs."""
     others: list[Problem] = field(default_factory=list)
 
     @property
     def name(self) -> str:
-        """What to call it."""
+        """Return the name to report it by."""
         return self.topic.name or f"recovered-{self.topic.id}"
 
     def problems(self) -> list[Problem]:
@@ -110,7 +112,7 @@ class TopicAudit:
 
 @dataclass(slots=True)
 class TopicPlan:
-    """What has to be read of a topic before it can be judged."""
+    """The reads that are needed before a topic can be judged."""
 
     topic: TopicLog
     tasks: list[SegmentTask] = field(default_factory=list)
@@ -144,10 +146,11 @@ def _plan_segments(fs: FileSystem, replay: Replay, plan: TopicPlan) -> None:
         is_sealed = first in sealed
         name = segment_name(first, ".seg" if is_sealed else ".open")
         path = os.path.join(history.directory, name)
-        # Where nothing says how far it went, what is behind its last batch counts as missing.
+        # Where nothing says how far it went, everything after its last batch counts as missing.
         hint = known.get(first, first) if is_sealed else history.checkpointed
         position = None if is_sealed else mark.position
-        plan.tasks.append(SegmentTask(path, topic.id, first, hint, position))
+        identity = history.pool.identity
+        plan.tasks.append(SegmentTask(path, topic.id, first, hint, position, identity=identity))
 
 
 def _plan_frames(replay: Replay, plan: TopicPlan) -> None:
@@ -168,13 +171,16 @@ def audit_topic(
     fs: FileSystem, replay: Replay, plan: TopicPlan, checks: list[SegmentCheck],
     frames: list[list[FrameFound]], tally: Tally, *, is_orphan: bool,
 ) -> TopicAudit:  # fmt: skip
-    """Judge a topic by what was read; `is_orphan` says that nobody remembers its past."""
+    """Judge a topic by what was read; `is_orphan` says that its past is unknown."""
     topic = plan.topic
     found = TopicAudit(topic)
     if topic.is_ephemeral:
         return found
     found.checks = [check for check in _standing(checks) if check.end > topic.earliest]
-    found.cold = [one for one in plan.cold if one.end_offset > topic.earliest]
+    found.cold = [
+        one for one in plan.cold
+        if one.end_offset > topic.earliest and not _is_covered(one, found.checks)
+    ]  # fmt: skip
     spans = [(check.first, check.end) for check in found.checks]
     spans = sorted(spans + [(one.first_offset, one.end_offset) for one in found.cold])
     spans += _look_for_orphans(fs, found, tally, spans)
@@ -194,9 +200,19 @@ def _standing(checks: list[SegmentCheck]) -> list[SegmentCheck]:
     """Without those inside of the one before: replaced by it, and gone when the store is opened."""
     found: list[SegmentCheck] = []
     for check in checks:
-        if not found or check.is_open or check.end > found[-1].end:
+        is_covered = bool(found) and check.end <= found[-1].end
+        # One that is damaged may seem to be: where it ends is what nothing tells.
+        if check.is_open or not (is_covered and check.is_good):
             found.append(check)
     return found
+
+
+def _is_covered(cold: Summary, checks: list[SegmentCheck]) -> bool:
+    """Whether a segment here answers for a cold one: it came back, was emptied, and joined that."""
+    return any(
+        check.is_good and check.first <= cold.first_offset and cold.end_offset <= check.end
+        for check in checks
+    )
 
 
 def _look_at_ahead(fs: FileSystem, found: TopicAudit, tally: Tally) -> None:
@@ -251,7 +267,7 @@ def _look_for_orphans(
         file.close()
         check = check_segment(fs, SegmentTask(path, topic.id, first, first, size), tally)
         last = check.pieces[-1].position if check.pieces else 0
-        check.bad = [bad for bad in check.bad if bad.position < last]  # behind it is a torn tail
+        check.bad = [bad for bad in check.bad if bad.position < last]  # after it is a torn tail
         start = max([history.checkpointed, *(end for _, end in known)])
         holes = topic.index.holes(start)
         is_covered = topic.next_offset >= check.end and len(topic.index) > 0
@@ -275,7 +291,7 @@ def _find_missing(found: TopicAudit, spans: list[tuple[int, int]]) -> None:
     topic, history = found.topic, found.topic.history
     end = max(topic.earliest, found.floor)
     missing = []
-    for first, behind in sorted(spans):
+    for first, following in sorted(spans):
         if first > end:
             missing.append((end, first - 1))
         elif first < end and first >= max(topic.earliest, found.floor):
@@ -283,7 +299,7 @@ def _find_missing(found: TopicAudit, spans: list[tuple[int, int]]) -> None:
             path = os.path.join(history.directory, segment_name(first))
             repair = "nothing: nothing is damaged, please report how this came about"
             found.others.append(Problem("order", path, message, repair, 0, found.name, first))
-        end = max(end, behind)
+        end = max(end, following)
     if end < history.checkpointed:
         missing.append((end, history.checkpointed - 1))
     found.missing = [
@@ -296,6 +312,7 @@ def _judge_log(found: TopicAudit, plan: TopicPlan, frames: list[list[FrameFound]
     index = found.topic.index
     pieces = [check.pieces[-1] for check in found.checks if check.pieces]
     newest = pieces[-1].max_timestamp if pieces else 0
+    covered = max((check.end for check in found.checks), default=0)
     read = [
         (task.path, one) for task, some in zip(plan.frames, frames, strict=True) for one in some
     ]
@@ -303,8 +320,10 @@ def _judge_log(found: TopicAudit, plan: TopicPlan, frames: list[list[FrameFound]
         if one.error is not None:
             repair = "nothing: its checksums are right, please report how this came about"
             message, kind = one.error, "log"
-        elif one.base_timestamp >= newest:
-            newest = one.max_timestamp
+        elif one.base_timestamp >= newest or index.place(number).base_offset < covered:
+            # One that begins below the end of a segment has records of it: a checkpoint seals in
+            # the middle of a frame, and is not done.
+            newest = max(newest, one.max_timestamp)
             continue
         else:
             repair = "nothing: nothing is damaged, please report how this came about"

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
+from stratalog.arguments import check_path
 from stratalog.errors import StorageError
 from stratalog.format.names import (
     log_path,
@@ -20,10 +21,10 @@ from stratalog.format.names import (
 )
 from stratalog.fs import FileSystem, PosixFileSystem
 from stratalog.fs.cold import ColdStore, open_cold
-from stratalog.inputs import check_path
+from stratalog.fs.os_errors import out_of_memory
 from stratalog.tools.audit import Audit, audit
 from stratalog.tools.checks import Checker, LocalChecker
-from stratalog.tools.cold import look_at_cold
+from stratalog.tools.cold import ColdDepth, check_depth, look_at_cold
 from stratalog.tools.report import Problem, Progress, Report, Tally
 
 MakeChecker = Callable[[FileSystem, Tally], Checker]
@@ -40,13 +41,15 @@ def verify(
     path: str | os.PathLike[str],
     *,
     cold: str | None = None,
+    cold_depth: ColdDepth = "contents",
     progress: Progress | None = None,
     fs: FileSystem | None = None,
     make_checker: MakeChecker = LocalChecker,
 ) -> Report:
     """Check a store from the first byte to the last; changes nothing, and needs no lock.
 
-    `cold` is where its cold segments are; without it they are reported as unchecked.
+    `cold` is where its cold segments are; without it they are reported as unchecked. All of each
+    is read, unless `cold_depth="sizes"` says that names and sizes will do.
     `progress` is called with bytes done, bytes in all, and what is being read. `make_checker`
     says who does the reading.
     Raises `NotAStoreError` if there is no store, and `UnsupportedVersionError` if it is too new.
@@ -54,9 +57,14 @@ def verify(
     begin = time.perf_counter()
     root = os.path.abspath(check_path(path))
     files = PosixFileSystem() if fs is None else fs
+    check_depth(cold_depth)
     store = None if cold is None else open_cold(cold, files)
     try:
-        found, problems = _confirmed(lambda: _look(files, root, store, progress, make_checker))
+        found, problems = _confirmed(
+            lambda: _look(files, root, store, cold_depth, progress, make_checker)
+        )
+    except MemoryError as error:
+        raise out_of_memory("verify", root) from error
     finally:
         if store is not None:
             store.close()
@@ -71,7 +79,7 @@ def verify(
 
 
 def _confirmed(look: Callable[[], Audit]) -> tuple[Audit, list[Problem]]:
-    """What is found again and again, as long as a writer goes on beside us."""
+    """Return the problems that are found again and again while a writer goes on beside us."""
     found = look()
     suspects = {_key(problem) for problem in found.problems}
     for _ in range(_LOOKS_MAX):
@@ -97,6 +105,7 @@ def _look(
     fs: FileSystem,
     root: str,
     cold: ColdStore | None,
+    cold_depth: ColdDepth,
     progress: Progress | None,
     make_checker: MakeChecker,
 ) -> Audit:
@@ -111,7 +120,7 @@ def _look(
                     f"{error.filename or root} vanished while it was read, again and again: the "
                     "writer beside is too busy, try again later"
                 ) from error
-    look_at_cold(found, cold)
+    look_at_cold(found, cold, cold_depth)
     return found
 
 

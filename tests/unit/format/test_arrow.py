@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratalog.arguments import columns_of
 from stratalog.errors import CorruptionError, OptionError, WrongTypeError
 from stratalog.format.arrow import HEADERS, TYPES, Part, schema, to_arrow, to_arrow_batches
 from stratalog.format.arrow_input import ArrowColumns, split
 from stratalog.format.batch import Batch
 from stratalog.format.columns import Columns, encode_columns
 from stratalog.format.frame import Flag, FrameHeader, FrameType
-from stratalog.inputs import columns_of
 from stratalog.model import NO_HEADERS, Record
 
 NOW = 1_700_000_000_000_000_000
@@ -28,7 +28,7 @@ ALL = schema(list(TYPES))
 RECORDS = [
     Record(
         b"value", b"key", {"h": b"1", "": b""}, "tag", "node", NOW + 1, priority=3,
-        expires_at=NOW + 5, not_before=NOW + 2, operation=1,
+        expires_at=NOW + 5, not_before=NOW + 2, operation=1, given_time=NOW - 7,
     ),
     Record(None, None, NO_HEADERS, None, None, NOW + 1),
     Record(b"", b"", {"größe": "ü".encode()}, "", "", NOW + 9, priority=255),
@@ -38,7 +38,7 @@ for _index, _record in enumerate(RECORDS):
     RECORDS[_index] = Record(
         _record.value, _record.key, _record.headers, _record.tag, _record.node,
         NOW + 10 * _index, BASE + _index, _record.priority, _record.expires_at,
-        _record.not_before, _record.operation,
+        _record.not_before, _record.operation, _record.given_time,
     )  # fmt: skip
 
 
@@ -71,6 +71,8 @@ def _records(data: pa.RecordBatch) -> list[Record]:
         row["headers"] = {pair["key"]: pair["value"] for pair in row["headers"] or []}
         for name in ("priority", "expires_at", "not_before", "operation"):
             row[name] = row[name] or 0
+        event_time = row.pop("event_time")
+        row["given_time"] = 0 if event_time == row["timestamp"] else event_time
     return [Record(**row) for row in rows]
 
 
@@ -143,7 +145,7 @@ def test_batches_of_one_read_are_what_each_is_by_itself(
 
 
 def _outside(records: Sequence[Record]) -> pa.RecordBatch:
-    """The records as somebody else's Arrow data, with nulls where there is nothing."""
+    """The records as Arrow data of another program, with nulls where there is nothing."""
     rows: dict[str, list[Any]] = {
         name: [getattr(record, name) for record in records] for name in TYPES if name != "offset"
     }
@@ -152,7 +154,7 @@ def _outside(records: Sequence[Record]) -> pa.RecordBatch:
         pairs and [{"key": name, "value": value} for name, value in pairs]
         for pairs in rows["headers"]
     ]
-    for name in ("timestamp", "priority", "expires_at", "not_before", "operation"):
+    for name in ("timestamp", "priority", "expires_at", "not_before", "operation", "event_time"):
         rows[name] = [item or None for item in rows[name]]
     return pa.record_batch(
         [pa.array(items, TYPES[name]) for name, items in rows.items()], names=list(rows)
@@ -217,7 +219,8 @@ def test_columns_nobody_wrote_are_null() -> None:
     """And of the type they would have had."""
     data = to_arrow(_parse(0, encode_columns(Columns([b"a"] * 9))[1], 9), ALL, 0, 9)
     data.validate(full=True)
-    for name in set(TYPES) - {"offset", "timestamp", "value"}:
+    assert data.column("event_time") == data.column("timestamp")
+    for name in set(TYPES) - {"offset", "timestamp", "event_time", "value"}:
         assert data.column(name).null_count == 9
         assert data.column(name).type == TYPES[name]
 
@@ -294,7 +297,7 @@ def test_sliced_arrow_is_encoded_as_its_slice() -> None:
     ids=str,
 )
 def test_every_kind_of_bytes_becomes_a_value(kind: pa.DataType) -> None:
-    """What other tools call a string or a dictionary is bytes here."""
+    """A string or a dictionary of other tools is bytes here."""
     items: list[Any] = ["a", None, "", "größe", "a"]
     if pa.types.is_binary(getattr(kind, "value_type", kind)) or "binary" in str(kind):
         items = [item and item.encode() for item in items]
@@ -475,12 +478,14 @@ records = st.lists(
         expires_at=st.just(0) | st.integers(10**15, 1 << 62),
         not_before=st.just(0) | st.integers(10**15, 1 << 62),
         operation=st.integers(0, 1),
+        given_time=st.just(0) | st.integers(10**15, 1 << 60),
     ),
     min_size=1,
     max_size=20,
 )
 
 
+@pytest.mark.slow
 @settings(database=None, deadline=None, max_examples=200)
 @given(records, st.data())
 def test_arrow_and_python_always_agree(records: list[Record], data: st.DataObject) -> None:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratalog.arguments import columns_of
 from stratalog.errors import CorruptionError, TooLargeError
 from stratalog.format.batch import Batch
 from stratalog.format.codec import CODECS, compress
 from stratalog.format.columns import Columns, encode_columns, encode_values
 from stratalog.format.frame import Flag, FrameHeader, FrameType
-from stratalog.inputs import columns_of
 from stratalog.model import NO_HEADERS, Record
 
 NOW = 1_700_000_000_000_000_000
@@ -51,7 +51,7 @@ def _expect(records: Sequence[Record]) -> list[Record]:
     return [
         Record(
             r.value, r.key, r.headers, r.tag, r.node, r.timestamp or NOW, BASE + index,
-            r.priority, r.expires_at, r.not_before, r.operation,
+            r.priority, r.expires_at, r.not_before, r.operation, r.given_time,
         )
         for index, r in enumerate(records)
     ]  # fmt: skip
@@ -66,7 +66,7 @@ def _round_trip(records: Sequence[Record]) -> list[Record]:
 FULL = [
     Record(
         b"value", b"key", {"h": b"1", "": b""}, "tag", "node", NOW + 1, priority=3,
-        expires_at=NOW + 5, not_before=NOW + 2, operation=1,
+        expires_at=NOW + 5, not_before=NOW + 2, operation=1, given_time=NOW - 7,
     ),
     Record(None, None, NO_HEADERS, None, None, NOW + 1),
     Record(b"", b"", {"größe": "ü".encode()}, "", "", NOW + 9, priority=255),
@@ -160,6 +160,7 @@ def test_uniform_and_mixed_lengths_are_laid_out_alike() -> None:
         ("expires_at", [0, NOW, 0, NOW + 1]),
         ("not_before", [0, NOW, 0, NOW + 1]),
         ("operation", [0, 1, 1, 0]),
+        ("given_time", [0, NOW - 1, 0, 10**15]),
         ("timestamp", [NOW, NOW, NOW + 1, NOW + (1 << 60)]),
     ],
 )
@@ -193,10 +194,11 @@ def test_headers_that_are_all_empty_read_back_as_none_at_all() -> None:
 @pytest.mark.parametrize(
     ("name", "item"),
     [("key", b"k"), ("tag", "t"), ("node", "n"), ("headers", {"h": b""}), ("priority", 1),
-     ("expires_at", NOW), ("not_before", NOW), ("operation", 1), ("value", None)],
+     ("expires_at", NOW), ("not_before", NOW), ("operation", 1), ("value", None),
+     ("given_time", NOW - 1)],
 )  # fmt: skip
 def test_a_batch_with_any_column_but_times_is_not_plain(name: str, item: Any) -> None:
-    """Of one record and of several.
+    """With one record and with several.
 
     The columns that are arrays were compared with None, which gives an array, and a batch of
     several records with a priority could not be asked at all.
@@ -307,7 +309,7 @@ def test_a_body_that_does_not_hold_together_is_corruption(
 
 
 def test_a_body_is_not_read_past_its_length() -> None:
-    """What stands behind a body does not fill up its last column."""
+    """Bytes after a body do not fill up its last column."""
     with pytest.raises(CorruptionError, match="too short by 8 bytes"):
         Batch.parse(_header(0, VALUES[:-8], 2), VALUES)
 
@@ -373,12 +375,14 @@ some_records = st.lists(
         expires_at=st.just(0) | times.map(lambda t: NOW + t),
         not_before=st.just(0) | times.map(lambda t: NOW + t),
         operation=st.integers(0, 1),
+        given_time=st.just(0) | times.map(lambda t: 10**15 + t),
     ),
     min_size=1,
     max_size=40,
 )
 
 
+@pytest.mark.slow
 @settings(database=None, deadline=None, max_examples=300)
 @given(some_records, st.lists(st.integers(0, 1 << 55), min_size=40, max_size=40))
 def test_any_records_read_back(records: list[Record], deltas: list[int]) -> None:
@@ -403,7 +407,7 @@ def test_the_strategy_reaches_every_column() -> None:
     look()
     wanted = [
         Flag.KEYS, Flag.NULL_VALUES, Flag.HEADERS, Flag.TAGS, Flag.NODES, Flag.PRIORITIES,
-        Flag.EXPIRES_AT, Flag.NOT_BEFORE, Flag.OPERATIONS,
+        Flag.EXPIRES_AT, Flag.NOT_BEFORE, Flag.OPERATIONS, Flag.EVENT_TIMES,
     ]  # fmt: skip
     assert seen.flags == sum(wanted)
 
@@ -436,7 +440,7 @@ def test_values_with_short_timestamps_read_back(count: int) -> None:
     [(0, 1), (4, 3), (8, 9), (16, 1), (20, 99), (24, 0), (28, -1), (28, 1000)],
 )
 def test_damaged_short_timestamps_and_ends_are_refused(place: int, value: int) -> None:
-    """What the short way does not take, the long way names."""
+    """A body that the fast path does not take is named by the general way."""
     header, body = _stamped([0, 1, 2], [b"a", b"bc", b"def"])
     damaged = body[:place] + struct.pack("<i", value) + body[place + 4 :]
     with pytest.raises(CorruptionError):

@@ -8,7 +8,7 @@ import tracemalloc
 import pyarrow as pa
 import pytest
 
-from stratalog.errors import CorruptionError
+from stratalog.errors import CorruptionError, TooLargeError
 from stratalog.format.codec import CODECS, PREFIX, compress, decompress
 from stratalog.format.frame import BODY_BYTES_MAX
 from stratalog.options import COMPRESSIONS
@@ -111,6 +111,16 @@ def test_a_bomb_is_refused_before_anything_is_allocated(codec: int, length: int)
 
 
 @each_codec
+def test_a_body_over_the_bound_of_its_reader_is_refused(codec: int) -> None:
+    """Whole as it is: told apart from damage, so that nothing gives it up."""
+    body = bytes(1 << 20)
+    stored = _stored(codec, body)
+    assert decompress(stored, codec, len(body)) == body
+    with pytest.raises(TooLargeError, match=f"expanded_bytes_max={len(body) - 1}"):
+        decompress(stored, codec, len(body) - 1)
+
+
+@each_codec
 def test_the_densest_body_there_is_still_reads_back(codec: int) -> None:
     """The bound on the ratio is never in the way of a real body."""
     body = bytes(32 << 20)
@@ -138,6 +148,6 @@ def test_more_than_padding_behind_the_data_is_corruption(codec: int) -> None:
 
 @each_codec
 def test_garbage_is_corruption(codec: int) -> None:
-    """What was never compressed raises our error, not the codec's."""
+    """Bytes that were never compressed raise our error, not the codec's."""
     with pytest.raises(CorruptionError, match="does not"):
         decompress(PREFIX.pack(100, 16) + b"not compressed!!", codec)

@@ -29,6 +29,7 @@ from stratalog.format.control import (
     encode_tier,
     encode_topic,
 )
+from stratalog.format.names import cold_directory, cold_name
 from stratalog.format.segment import SUMMARY_BYTES, State, Summary
 
 TOPIC = TopicBody(
@@ -221,12 +222,26 @@ def test_a_set_of_offsets_that_is_not_well_formed_is_corruption(data: bytes) -> 
 SUMMARY = Summary(5, 100, 90, 4096, -3, 1 << 60, 0, 77, State.COLD)
 
 
+NAME = cold_name(cold_directory(bytes(range(16)), bytes(8)), 7, SUMMARY.first_offset, 1 << 63)
+
+
+@pytest.mark.parametrize("name", ["", NAME])
 @pytest.mark.parametrize("location", ["", "s3://bucket/größe", "/mnt/cold", "x" * 7])
-def test_a_tier_reads_back(location: str) -> None:
-    """The segment in short, and where it went."""
-    body = encode_tier(SUMMARY, location)
+def test_a_tier_reads_back(location: str, name: str) -> None:
+    """The segment in short, where it went, and its name there: earlier releases wrote none."""
+    body = encode_tier(SUMMARY, location, name)
     assert len(body) % 8 == 0
-    assert decode_tier(body) == (SUMMARY, location)
+    assert decode_tier(body) == (SUMMARY, location, name)
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "../" + NAME, NAME + "\0", cold_name("-".join(NAME.split("-")[:1]), 7, 5, 0),
+             NAME.replace("0005-", "0006-")],
+)  # fmt: skip
+def test_a_tier_with_another_name_than_its_own_is_corruption(name: str) -> None:
+    """A name is a place: it must not lead anywhere else, nor to another segment."""
+    with pytest.raises(CorruptionError, match="cannot be"):
+        decode_tier(encode_tier(SUMMARY, "/cold", name))
 
 
 def test_a_tier_cut_short_is_corruption() -> None:
@@ -248,7 +263,7 @@ def test_a_tier_cut_short_is_corruption() -> None:
     ],
 )
 def test_a_tier_of_an_impossible_segment_is_corruption(summary: Summary) -> None:
-    """What is said of the segment is checked as in a snapshot."""
+    """The description of a segment is checked as in a snapshot."""
     with pytest.raises(CorruptionError, match="segment"):
         decode_tier(encode_tier(summary, "/cold"))
 
@@ -294,7 +309,7 @@ def test_reasons_keep_their_numbers() -> None:
 
 @pytest.mark.parametrize("numbers", [(1 << 63, 0), (0, len(REASONS)), (0, (1 << 64) - 1)])
 def test_a_floor_with_an_impossible_number_is_corruption(numbers: tuple[int, int]) -> None:
-    """An offset that cannot be, or a reason nobody knows."""
+    """An impossible offset, or an unknown reason."""
     with pytest.raises(CorruptionError, match=f"offset {numbers[0]} and reason {numbers[1]}"):
         decode_floor(FLOOR.pack(*numbers))
 

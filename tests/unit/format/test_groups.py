@@ -79,6 +79,35 @@ def _with(body: bytes, field: int, value: int) -> bytes:
 BODY = encode_group(3, 99, 12, LEASES, [1, 2, 3])
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 64, 65, 200])
+@pytest.mark.parametrize("shares", [False, True])
+def test_entries_are_laid_out_as_the_format_says(count: int, shares: bool) -> None:
+    """Column by column and padded, however many there are, and whichever way they are written."""
+    leases = {
+        7 + number: Lease(-5, 2, "", 10**18, 9, 255)
+        if shares
+        else Lease(1 << 62, 3 + number, f"c{number % 3}", 1 << 61, (1 << 63) - 1 - number, number)
+        for number in range(count)
+    }
+    names: dict[str, int] = {"earlier": 0}
+    data = encode_leases(leases, names)
+    every = list(leases.values())
+    expected = b""
+    for letter, numbers in (
+        ("Q", list(leases)),
+        ("q", [lease.deadline for lease in every]),
+        ("q", [lease.delivered_at for lease in every]),
+        ("Q", [lease.serial for lease in every]),
+        ("I", [lease.delivery_count for lease in every]),
+        ("I", [names[lease.consumer] for lease in every]),
+        ("B", [lease.priority for lease in every]),
+    ):
+        column = struct.pack(f"<{count}{letter}", *numbers)
+        expected += column + bytes(-len(column) % 8)
+    assert data == expected
+    assert decode_leases(data, count, list(names)) == leases
+
+
 @pytest.mark.parametrize("length", [0, 8, 24])
 def test_a_body_without_its_head_is_corruption(length: int) -> None:
     """However it was cut."""

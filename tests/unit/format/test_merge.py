@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from stratalog.arguments import columns_of
 from stratalog.errors import TooLargeError
 from stratalog.format.batch import Batch
 from stratalog.format.codec import CODECS
@@ -27,18 +29,17 @@ from stratalog.format.merge import (
     expiry,
     merge,
 )
-from stratalog.inputs import columns_of
 from stratalog.model import NO_HEADERS, Record
 
 NOW = 1_700_000_000_000_000_000
 SHORT_MAX = (1 << 32) - 1
 ALL_COLUMNS = (
     Flag.KEYS | Flag.NULL_VALUES | Flag.HEADERS | Flag.TAGS | Flag.NODES | Flag.PRIORITIES
-    | Flag.EXPIRES_AT | Flag.NOT_BEFORE | Flag.OPERATIONS
+    | Flag.EXPIRES_AT | Flag.NOT_BEFORE | Flag.OPERATIONS | Flag.EVENT_TIMES
 )  # fmt: skip
 
 
-def _batch(records: list[Record], base: int) -> Batch:
+def _batch(records: Sequence[Record], base: int) -> Batch:
     """The records as an append writes them, with times of their own."""
     columns, _ = columns_of(records, 1 << 20)
     columns.timestamps = [record.timestamp for record in records]
@@ -111,9 +112,9 @@ def test_a_merge_is_laid_out_as_an_append_would_be() -> None:
 
 
 def test_a_hole_between_plain_batches_is_kept() -> None:
-    """Offsets that a repair gave up stay missing, and those behind them keep their numbers.
+    """Offsets that a repair gave up stay missing, and those after them keep their numbers.
 
-    Plain parts were joined as if each began where the one before ended, so every record behind
+    Plain parts were joined as if each began where the one before ended, so every record after
     a hole was given the offset of another.
     """
     block = _check([_whole(_values(b"a", b"b")), _whole(_values(b"c", base=7))])
@@ -122,7 +123,7 @@ def test_a_hole_between_plain_batches_is_kept() -> None:
 
 
 def test_a_hole_between_slices_of_one_plain_batch_is_kept() -> None:
-    """The same when both sides of the hole are in the same batch."""
+    """Also when both sides of the hole are in the same batch."""
     batch = _values(b"a", b"b", b"c", b"d", base=10)
     block = _check([Part(batch, 0, 1), Part(batch, 3, 4)])
     assert [record.offset for record in _parse(block).records()] == [10, 13]
@@ -130,7 +131,7 @@ def test_a_hole_between_slices_of_one_plain_batch_is_kept() -> None:
 
 @pytest.mark.parametrize("codec", [0, 1])
 def test_compressed_batches_are_merged_as_their_records(codec: int) -> None:
-    """What a part was stored as does not matter."""
+    """The encoding of a part does not matter."""
     squeezed = _parse(merge([_whole(_values(*[b"again and again"] * 50))], CODECS["zstd"]))
     _check([_whole(squeezed), _whole(_values(b"more", base=50))], codec)
 
@@ -186,7 +187,7 @@ def test_records_left_out_leave_holes() -> None:
 
 @pytest.mark.parametrize("keep", [[1, 1, 1, 1], [0, 1, 1, 1], [1, 1, 1, 0], [0, 0, 1, 0]])
 def test_without_a_hole_there_is_no_column_of_offsets(keep: list[int]) -> None:
-    """What is left out at either end leaves a dense batch."""
+    """Leaving records out at either end leaves a dense batch."""
     batch = _values(b"a", b"b", b"c", b"d")
     assert not _check([Part(batch, 0, 4, np.array(keep, np.bool_))]).flags & Flag.OFFSETS
 
@@ -274,6 +275,7 @@ OPTIONAL: dict[str, st.SearchStrategy[Any]] = {
     "expires_at": st.just(0) | moment,
     "not_before": st.just(0) | moment,
     "operation": st.integers(0, 1),
+    "given_time": st.just(0) | st.integers(NOW - (1 << 50), NOW - 1),
 }
 
 
@@ -312,6 +314,7 @@ def _slice(draw: st.DrawFn, batch: Batch) -> Part:
     return Part(batch, first, end, mask)
 
 
+@pytest.mark.slow
 @settings(database=None, deadline=None, max_examples=300)
 @given(some_parts(), st.sampled_from(list(CODECS.values())))
 def test_any_parts_are_merged_to_their_records(parts: list[Part], codec: int) -> None:
@@ -324,6 +327,7 @@ def test_any_parts_are_merged_to_their_records(parts: list[Part], codec: int) ->
     assert again == block
 
 
+@pytest.mark.slow
 @settings(database=None, deadline=None, max_examples=200)
 @given(some_parts())
 def test_columns_are_joined_to_what_arrow_makes_of_them(parts: list[Part]) -> None:
@@ -336,12 +340,13 @@ def test_columns_are_joined_to_what_arrow_makes_of_them(parts: list[Part]) -> No
     assert expires_at == _join_any(parts)[-1]
 
 
-@pytest.mark.parametrize("bits", range(0, 512, 37))
+@pytest.mark.parametrize("bits", range(0, 1024, 73))
 def test_each_column_is_there_only_if_a_record_has_it(bits: int) -> None:
     """Columns of one part are not made up for the other, and none is kept that is empty."""
     full: dict[str, Any] = {
         "key": b"k", "headers": {"h": b"1"}, "tag": "t", "node": "n", "priority": 1,
         "expires_at": NOW, "not_before": NOW, "operation": 1, "value": None,
+        "given_time": NOW - 1,
     }  # fmt: skip
     names = [name for n, name in enumerate(full) if bits >> n & 1]
     record = Record(b"v", timestamp=NOW)

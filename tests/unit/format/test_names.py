@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from stratalog.errors import OptionError, TooLargeError, WrongTypeError
 from stratalog.format.names import (
+    ColdName,
     check_topic_name,
+    claim_path,
+    claim_temp_path,
+    cold_directory,
     cold_name,
+    cold_prefix,
     free_file_path,
     lock_path,
     log_file_path,
     log_path,
+    old_cold_name,
+    parse_cold_name,
     parse_numbered,
     parse_shard,
     parse_topic,
@@ -43,7 +52,14 @@ def test_paths_are_what_the_format_says() -> None:
     assert topic_path("/s", 0xABC) == "/s/topics/0000000000000abc"
     assert segment_name(4096) == "00000000000000004096.seg"
     assert segment_name(4096, ".open") == "00000000000000004096.open"
-    assert cold_name(0xABC, 4096) == "0000000000000abc/00000000000000004096.seg"
+    assert claim_path("/s") == "/s/claim"
+    assert claim_temp_path("/s") == "/s/claim.tmp"
+    assert old_cold_name(0xABC, 4096) == "0000000000000abc/00000000000000004096.seg"
+    directory = cold_directory(bytes(range(16)), b"incarnat")
+    assert directory == "000102030405060708090a0b0c0d0e0f-696e6361726e6174"
+    assert cold_name(directory, 0xABC, 4096, 0xC0FFEE) == (
+        f"{directory}/0000000000000abc-00000000000000004096-0000000000c0ffee.seg"
+    )
     assert snapshots_path("/s") == "/s/snapshots"
     assert snapshot_path("/s", 12) == "/s/snapshots/00000000000000000012.snap"
     assert snapshot_path("/s", 12, ".tmp") == "/s/snapshots/00000000000000000012.tmp"
@@ -51,7 +67,7 @@ def test_paths_are_what_the_format_says() -> None:
 
 @pytest.mark.parametrize("shard", [0, 7, 10, 99, 100, 255])
 def test_a_shard_is_found_by_its_path(shard: int) -> None:
-    """What is written is parsed, with two digits and with three."""
+    """A name that was written is parsed, with two digits and with three."""
     assert parse_shard(_name(shard_path("/s", shard))) == shard
 
 
@@ -74,9 +90,34 @@ def test_a_log_file_is_found_by_its_path(lsn: int) -> None:
 
 @pytest.mark.parametrize("id", [0, 7, 0xABCDEF, (1 << 63) - 1, (1 << 64) - 1])
 def test_a_topic_is_found_by_its_path(id: int) -> None:
-    """Sixteen hexadecimal digits hold any id; its name in the cold store starts the same."""
+    """Sixteen hexadecimal digits hold any id; the old name in the cold store starts the same."""
     assert parse_topic(_name(topic_path("/s", id))) == id
-    assert parse_topic(cold_name(id, 5).partition("/")[0]) == id
+    assert parse_topic(old_cold_name(id, 5).partition("/")[0]) == id
+
+
+@pytest.mark.parametrize("number", [0, 7, 0xABCDEF, (1 << 63) - 1, (1 << 64) - 1])
+def test_a_name_in_the_cold_store_says_whose_and_what_it_is(number: int) -> None:
+    """A name that was written is parsed, and begins as all objects of the topic do."""
+    identity = bytes(range(100, 116))
+    directory = cold_directory(identity, bytes(8))
+    name = cold_name(directory, number, number, number)
+    assert parse_cold_name(name) == ColdName(identity, directory, number, number, number)
+    assert name.startswith(cold_prefix(directory, number))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda name: "", lambda name: name + "\n", lambda name: name.upper(),
+        lambda name: name.removesuffix(".seg"), lambda name: name + ".tmp",
+        lambda name: name.replace("/", "-"), lambda name: name.replace("-", "/"),
+        lambda name: "/" + name, lambda name: name[1:], lambda name: "../" + name,
+        lambda name: old_cold_name(7, 7),
+    ],
+)  # fmt: skip
+def test_what_is_no_name_in_the_cold_store_says_nothing(change: Callable[[str], str]) -> None:
+    """Other objects, other spellings, and the names that earlier releases gave."""
+    assert parse_cold_name(change(cold_name(cold_directory(bytes(16), bytes(8)), 7, 7, 7))) is None
 
 
 @pytest.mark.parametrize(
@@ -92,7 +133,7 @@ def test_what_is_no_topic_is_left_alone(name: str) -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 4096, (1 << 63) - 1, (1 << 64) - 1])
 def test_segments_and_snapshots_are_found_by_their_names(number: int) -> None:
-    """What is written is parsed, and by its own suffix only."""
+    """A name that was written is parsed, and by its own suffix only."""
     names = {suffix: segment_name(number, suffix) for suffix in (".seg", ".open", ".tmp")}
     names[".snap"] = _name(snapshot_path("/s", number))
     for suffix, name in names.items():

@@ -96,6 +96,7 @@ SINGLES = [
     Columns([None], expires_at=[NOW + 5], not_before=[NOW + 2], operations=[1]),
     Columns([b"value"], headers=[[(b"name", b"of a header"), (b"other", b"")]], tags=[b"tag"]),
     Columns([b"value"], headers=[[]]),
+    Columns([b"late"], tags=[b"tag"], event_times=[NOW - 5]),
     Columns([b""], keys=[b"k"], headers=[[(b"", b"v")]]),
     Columns([b"value"], keys=[b"k"], tags=[None], nodes=[b""], priorities=[0]),
 ]
@@ -200,7 +201,7 @@ def test_what_does_not_hold_together_is_not_merged(
     assert Batch.merge(headers, data, starts + HEADER_BYTES) is None
     merged: Any = merge_singles(headers, data, starts + HEADER_BYTES)
     if "base_offset" in changes and place:
-        assert merged is not None  # whoever has the index looks at offsets
+        assert merged is not None  # the holder of the index looks at offsets
         return
     assert merged is None
     at = int(starts[place])
@@ -222,7 +223,7 @@ def test_one_bit_anywhere_is_noticed() -> None:
 
 @pytest.mark.parametrize("cut", [1, 3, 8, 64, 100])
 def test_a_run_that_is_cut_short_is_noticed(cut: int) -> None:
-    """Nothing is read behind the end, and what is whole before it is merged."""
+    """Nothing is read after the end, and what is whole before it is merged."""
     for batches, merge in ((SINGLES, merge_singles), (PLAIN, Batch.merge)):
         data, starts, lengths = _of(batches)
         inside = np.count_nonzero(starts + lengths <= len(data) - cut)

@@ -256,7 +256,7 @@ def test_a_catalog_with_wrong_fields_is_corruption(fields: Any) -> None:
 
 @pytest.mark.parametrize("data", [b"", b"\xc1", msgspec.msgpack.encode(LOG) + b"\0"])
 def test_a_section_that_is_not_messagepack_is_corruption(data: bytes) -> None:
-    """Under a right checksum, empty, and with something behind it."""
+    """Under a right checksum, empty, and with something after it."""
     with pytest.raises(CorruptionError, match="section 1 does not decode"):
         decode_snapshot(_file(_section(1, data), CATALOG_SECTION))
 

@@ -10,12 +10,12 @@ from xxhash import xxh3_64_intdigest
 from stratalog.errors import BadMagicError, CorruptionError, UnsupportedVersionError
 from stratalog.format.store import STORE_BYTES, StoreFile, decode_store, encode_store
 
-STORE = StoreFile(bytes(range(16)), 1_700_000_000_123_456_789)
+STORE = StoreFile(bytes(range(16)), 1_700_000_000_123_456_789, 2)
 DATA = encode_store(STORE)
 
 
-def _forge(version: int = 1, reserved: int = 0, rest: bytes = b"") -> bytes:
-    data = struct.pack("<8sII16sq", b"STRALOG\0", version, reserved, *STORE)
+def _forge(version: int = 2, reserved: int = 0, rest: bytes = b"") -> bytes:
+    data = struct.pack("<8sII16sq", b"STRALOG\0", version, reserved, *STORE[:2])
     return data + struct.pack("<Q", xxh3_64_intdigest(data)) + rest
 
 
@@ -26,6 +26,14 @@ def test_a_store_file_reads_back() -> None:
     assert _forge() == DATA
 
 
+def test_a_store_of_the_first_version_stays_one() -> None:
+    """Its log is not bound to its identity, and is not taken for one that is."""
+    old = decode_store(_forge(version=1))
+    assert old == STORE._replace(version=1)
+    assert encode_store(old) == _forge(version=1)
+    assert (old.log_identity, STORE.log_identity) == (b"", STORE.identity)
+
+
 @pytest.mark.parametrize("data", [b"", b"\0" * 48, b"STRALOG1" + DATA[8:], b"#!/bin/sh\n"])
 def test_another_file_is_not_a_store_file(data: bytes) -> None:
     """Something else of that name is told from a damaged store."""
@@ -33,7 +41,7 @@ def test_another_file_is_not_a_store_file(data: bytes) -> None:
         decode_store(data)
 
 
-@pytest.mark.parametrize("version", [2, 255, (1 << 32) - 1])
+@pytest.mark.parametrize("version", [3, 255, (1 << 32) - 1])
 def test_a_newer_store_says_to_upgrade(version: int) -> None:
     """Even when its checksum is elsewhere and it is longer than ours."""
     for data in (_forge(version), _forge(version)[:40] + bytes(100)):

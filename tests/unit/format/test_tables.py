@@ -4,45 +4,81 @@ from __future__ import annotations
 
 import re
 import struct
+from types import ModuleType
 
 import pytest
 
 from stratalog.format import (
     arrow,
     batch,
+    ceilings,
+    claim,
     codec,
     columns,
     control,
+    ends,
     frame,
     groups,
+    lake,
     manifest,
     merge,
     names,
+    points,
+    routes,
+    schedules,
     segment,
+    series,
     snapshot,
     store,
+    table,
 )
+from stratalog.format.claim import ClaimFile
 from stratalog.format.frame import Flag, FrameHeader, FrameType
 from stratalog.format.store import StoreFile
+from stratalog.interop.flo import format as flo
+from stratalog.interop.fluxmq import format as fluxmq
+from stratalog.interop.ledgerq import format as ledgerq
+from stratalog.interop.topics import format as topics
 
 HEAD = ["field", "type", "meaning"]
 CODES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q", "i32": "i", "i64": "q"}
 MODULES = [
-    arrow, batch, codec, columns, control, frame, groups, manifest, merge, names, segment, snapshot,
-    store,
+    arrow, batch, ceilings, claim, codec, columns, control, ends, frame, groups, lake, manifest,
+    merge, names, points, routes, schedules, segment, series, snapshot, store, table, flo, fluxmq,
+    ledgerq, topics,
 ]  # fmt: skip
 
 # In the order in which the tables stand in the docstrings.
 STRUCTS = {
+    "ceilings": [ceilings.HEADER, ceilings.SLOT],
+    "claim": [claim.CLAIM],
     "codec": [codec.PREFIX],
     "control": [control.PREFIX, control.RESERVE, control.CHECKPOINT, control.FLOOR],
+    "ends": [ends.HEADER, ends.ENTRY],
     "frame": [frame.HEADER],
     "groups": [groups.GROUP],
+    "lake": [lake.LAKE, lake.HEADER],
     "manifest": [manifest.HEADER],
+    "points": [points.HEADER],
+    "routes": [routes.FORWARD],
+    "schedules": [schedules.DUE],
+    "series": [series.RULES, series.CURSOR],
     "segment": [segment.HEADER, segment.INDEX, segment.FOOTER, segment.SUMMARY],
     "snapshot": [snapshot.HEADER, snapshot.SECTION],
     "store": [store.STORE],
-}
+    "table": [table.HEADER, table.CHUNK],
+    "flo": [
+        flo.ENTRY, flo.COMMAND, flo.SEGMENT, flo.INDEX, flo.FOOTER, flo.SNAPSHOT, flo.SECTION,
+        flo.SNAPSHOT_FOOTER,
+    ],
+    "fluxmq": [
+        fluxmq.BATCH, fluxmq.INDEX_HEADER, fluxmq.INDEX, fluxmq.TIME_HEADER, fluxmq.TIME,
+    ],
+    "ledgerq": [
+        ledgerq.HEADER, ledgerq.ENTRY, ledgerq.INDEX_HEADER, ledgerq.INDEX, ledgerq.METADATA,
+    ],
+    "topics": [topics.FRAME, topics.SNAPSHOT, topics.SEGMENT_FRAME, topics.INDEX],
+}  # fmt: skip
 
 Table = list[list[str]]
 
@@ -62,9 +98,12 @@ def _code(type: str) -> str:
     return type if re.fullmatch(r"\d+s", type) else CODES[type]
 
 
-FOUND = {
-    module.__name__.rpartition(".")[2]: _byte_tables(module.__doc__ or "") for module in MODULES
-}
+def _name(module: ModuleType) -> str:
+    """Return the last word of a module of ours, or the package of a foreign layout."""
+    return module.__name__.removesuffix(".format").rpartition(".")[2]
+
+
+FOUND = {_name(module): _byte_tables(module.__doc__ or "") for module in MODULES}
 PAIRS = [
     pytest.param(table, layout, id=f"{name}-{index}")
     for name, layouts in STRUCTS.items()
@@ -81,7 +120,7 @@ def test_every_byte_table_has_a_struct() -> None:
 
 @pytest.mark.parametrize(("table", "layout"), PAIRS)
 def test_a_byte_table_is_its_struct(table: Table, layout: struct.Struct) -> None:
-    """The same number of fields, of the same types, in the same order and total size."""
+    """Equal numbers of fields, of equal types, in equal order and total size."""
     codes = [_code(type) for _, type, _ in table]
     assert "<" + "".join(codes) == layout.format
     assert sum(struct.calcsize("<" + code) for code in codes) == layout.size
@@ -110,7 +149,14 @@ def test_the_store_table_names_what_a_store_file_decodes_to() -> None:
     """In the same order, but for what is only checked."""
     checked = {"magic", "version", "reserved", "checksum"}
     fields = [field for field, _, _ in FOUND["store"][0] if field not in checked]
-    assert tuple(fields) == StoreFile._fields
+    assert (*fields, "version") == StoreFile._fields
+
+
+def test_the_claim_table_names_what_a_claim_file_decodes_to() -> None:
+    """In the same order, but for what is only checked."""
+    checked = {"magic", "version", "reserved", "checksum"}
+    fields = [field for field, _, _ in FOUND["claim"][0] if field not in checked]
+    assert tuple(fields) == ClaimFile._fields
 
 
 def test_the_sections_of_a_batch_are_documented_in_the_order_of_their_flags() -> None:
@@ -121,7 +167,7 @@ def test_the_sections_of_a_batch_are_documented_in_the_order_of_their_flags() ->
     assert set(flags) == {name for name in vars(Flag) if name.isupper()}
     flags.remove("SHORT_TIMESTAMPS")  # came later, and stands in for TIMESTAMPS
     bits = [vars(Flag)[flag] for flag in flags]
-    assert bits == [1 << bit for bit in range(3, 14)]
+    assert bits == [*(1 << bit for bit in range(3, 14)), Flag.EVENT_TIMES]
 
 
 def test_frame_types_keep_their_numbers() -> None:

@@ -68,7 +68,7 @@ def _open_kind(kind: str, endpoint: str) -> Any:
 
 @pytest.fixture(autouse=True)
 def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made up, so that no test asks anybody for real ones."""
+    """Made up, so that no test asks for real ones."""
     # What a local Google emulator takes: no token is asked for.
     account = {"disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
@@ -79,7 +79,7 @@ def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def refusing() -> Iterator[str]:
-    """An endpoint that refuses connections: bound, so that nobody else gets it, but deaf."""
+    """An endpoint that refuses connections: bound, so that no other process gets it, but deaf."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{server.getsockname()[1]}"
@@ -106,7 +106,7 @@ def dropping() -> Iterator[str]:
 
 @contextmanager
 def _answering(status: int, body: str, content_type: str = "application/xml") -> Iterator[str]:
-    """An endpoint that says the same to everybody."""
+    """An endpoint that gives every request the same answer."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # called so by the server, like the rest
@@ -163,7 +163,7 @@ def test_a_store_that_cannot_be_reached_is_an_error_soon(
 def test_a_store_that_never_answers_is_an_error_soon(
     silent: str, kind: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where a large upload may take its time: nobody has answered yet."""
+    """Also where a large upload may take its time: no answer has come yet."""
     monkeypatch.setattr(objects, "_STALL_SECONDS", 0.3)
     monkeypatch.setattr(objects, "_RETRY_SECONDS", 0.3)
     began = time.monotonic()
@@ -176,7 +176,7 @@ def test_a_store_that_never_answers_is_an_error_soon(
 def test_a_store_whose_packets_are_lost_is_an_error_soon(
     dropping: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As behind a firewall."""
+    """As with a firewall in between."""
     monkeypatch.setattr(objects, "_CONNECT_SECONDS", 0.3)
     began = time.monotonic()
     with pytest.raises(ColdStoreError, match="no answer in time"):
@@ -191,6 +191,7 @@ def test_the_bounds_are_a_few_seconds() -> None:
     assert 10 * attempt < objects._REQUEST_SECONDS
 
 
+@pytest.mark.slow
 def test_a_forked_process_is_told_instead_of_waiting_for_ever(refusing: str) -> None:
     """obstore's threads do not survive a fork: a call in the child hung until it was killed.
 
@@ -302,15 +303,31 @@ def test_a_large_object_arrives_whole(s3_endpoint: str, size: int) -> None:
 
 
 def test_an_upload_that_breaks_off_leaves_nothing(s3_endpoint: str) -> None:
-    """Parts that had arrived are dropped, and the old object stays."""
+    """Parts that had arrived are dropped."""
     cold = _open(s3_endpoint, uuid.uuid4().hex)
-    cold.put(NAME, _source(b"old"))
     before = _uploads_under_way(s3_endpoint)
     with pytest.raises(StorageError, match="/file cannot be read") as caught:
         cold.put(NAME, _source(bytes(20 * MIB), Fault(operation="pread", call=18)))
     assert not isinstance(caught.value, ColdStoreError)
-    assert cold.read(NAME, 0, 3) == b"old"
+    assert cold.size(NAME) is None
     assert _uploads_under_way(s3_endpoint) == before
+
+
+def test_an_object_that_comes_up_meanwhile_is_not_replaced(
+    s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not there when it was looked for: the store itself refuses the second one."""
+    cold = _open(s3_endpoint, uuid.uuid4().hex)
+    assert cold.put(NAME, _source(b"first"))
+
+    def missing(*_: object) -> None:
+        raise FileNotFoundError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(obstore, "head", missing)
+        assert not cold.put(NAME, _source(b"second"))
+    assert cold.read(NAME, 0, 5) == b"first"
+    assert cold.size(NAME) == 5
 
 
 def test_uploads_under_way_are_seen_by_these_tests(s3_endpoint: str) -> None:
@@ -420,7 +437,7 @@ def test_every_kind_of_url_leads_to_its_store(location: str, place: str) -> None
 def test_an_endpoint_is_given_in_several_ways(
     kind: str, options: str, endpoint: str | None, allow_http: str | None
 ) -> None:
-    """Plain http only where somebody said so."""
+    """Plain http only where the caller asked for it."""
     cold: Any = open_cold(f"{KINDS[kind]}&{options}", FakeDisk())
     config = cold._store.config
     assert config.get("base_url" if kind == "gs" else "endpoint") == endpoint

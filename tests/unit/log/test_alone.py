@@ -1,7 +1,8 @@
-"""Synced appends that nobody else's can share a sync with, and that is found out on the way."""
+"""Synced appends that can share no sync, which is found out on the way."""
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +14,10 @@ from tests.crash.model import kill, open_store
 
 from stratalog.errors import SyncFailedError, UnknownTopicError
 from stratalog.format.columns import encode_value
-from stratalog.log.alone import _enter
-from stratalog.log.group import plain_entry
+from stratalog.handles.topic import Topic
+from stratalog.log.append import _enter_alone
+from stratalog.log.commit_group import plain_entry
 from stratalog.testing import FakeDisk, Fault, FaultFs, ManualClock
-from stratalog.topic import Topic
 
 
 def _frames(topic: Topic) -> int:
@@ -38,9 +39,10 @@ def _frames(topic: Topic) -> int:
     ],
 )
 def test_the_short_way_writes_what_the_long_way_writes(
-    value: bytes | None, rest: dict[str, Any], compression: str
+    value: bytes | None, rest: dict[str, Any], compression: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the byte: replay and readers know one kind of frame."""
+    monkeypatch.setattr(secrets, "token_bytes", lambda size: b"i" * size)  # frames depend on it
     files = []
     for is_short in (True, False):
         disk = FakeDisk()
@@ -125,7 +127,7 @@ def test_time_does_not_go_back_between_the_ways() -> None:
 
 
 def test_a_dropped_topic_takes_nothing_the_short_way_either(open_store: OpenStore) -> None:
-    """And whoever is told so leaves no lock behind."""
+    """And the thread that gets the error leaves no lock held."""
     store = open_store(shards=1)
     topic = store.topic("t")
     store.drop_topic("t")
@@ -138,25 +140,25 @@ def test_a_dropped_topic_takes_nothing_the_short_way_either(open_store: OpenStor
 def test_what_was_interrupted_too_often_is_written_before_what_follows(
     open_store: OpenStore, is_plain: bool
 ) -> None:
-    """It has its offset, and nobody was left to write it: the next one who commits does."""
+    """It has its offset, and its thread did not write it: the next commit does."""
     topic = open_store(shards=1).topic("t")
     topic.append(b"0")
     shard = topic.log.shard
     with shard.commit_lock:
-        assert _enter(topic.log, plain_entry(topic.log, encode_value(b"1"), 1))
+        assert _enter_alone(topic.log, plain_entry(topic.log, encode_value(b"1"), 1))
     assert (topic.append(b"2") if is_plain else topic.append(b"2", key=b"k")) == 2
     assert topic.read_values() == [b"0", b"1", b"2"]
     assert shard.alone.done
 
 
 def test_what_was_interrupted_too_often_and_fails_takes_what_follows_along() -> None:
-    """Neither is acknowledged, nor published, nor written behind a hole."""
+    """Neither is acknowledged, nor published, nor written after a hole."""
     faults = FaultFs(FakeDisk())
     store = open_store(faults, ManualClock(), shards=1)
     topic = store.topic("t")
     topic.append(b"0")
     with topic.log.shard.commit_lock:
-        assert _enter(topic.log, plain_entry(topic.log, encode_value(b"1"), 1))
+        assert _enter_alone(topic.log, plain_entry(topic.log, encode_value(b"1"), 1))
     faults.add(Fault(operation="fdatasync"))
     with pytest.raises(SyncFailedError):
         topic.append(b"2")
@@ -166,7 +168,7 @@ def test_what_was_interrupted_too_often_and_fails_takes_what_follows_along() -> 
 
 
 def test_threads_that_come_and_go_lose_nothing(open_store: OpenStore) -> None:
-    """Some meet nobody, some gather: every offset once, every value where its append said."""
+    """Some meet no other, some gather: every offset once, every value where its append said."""
     topic = open_store(shards=1).topic("t")
     told: dict[int, bytes] = {}
 

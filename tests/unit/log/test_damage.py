@@ -9,8 +9,10 @@ import pytest
 from tests.conftest import OpenStore
 
 from stratalog.errors import CorruptionError, DamagedError, UnsupportedVersionError
-from stratalog.format.frame import encode_header
+from stratalog.format.frame import encode_header, log_seed
+from stratalog.fs import PosixFileSystem
 from stratalog.model import Record
+from stratalog.state.identity import read_store_file
 
 
 def log_files(root: Path) -> list[Path]:
@@ -46,7 +48,7 @@ def end_of(path: Path) -> int:
 def test_a_torn_tail_is_cut_and_reported(
     open_store: OpenStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half a frame behind the last whole one is what a crash leaves: it goes, and we say so."""
+    """Half a frame after the last whole one is what a crash leaves: it is cut, and reported."""
     (path,) = fill(open_store, tmp_path / "data")
     end = end_of(path)
     overwrite(path, end, path.read_bytes()[128:180])
@@ -60,7 +62,7 @@ def test_a_torn_tail_is_cut_and_reported(
 
 
 def test_zeros_behind_the_last_frame_are_no_tail(open_store: OpenStore, tmp_path: Path) -> None:
-    """What was only prepared is not reported as torn."""
+    """Prepared space is not reported as torn."""
     fill(open_store, tmp_path / "data")
     assert open_store(tmp_path / "data").stats().torn_bytes == 0
 
@@ -169,7 +171,8 @@ def test_a_frame_of_a_newer_version_is_refused_not_cut(
     header = bytearray(encode_header(1, 0, 0, 0, 1, 0, 0, 0, 0, 0))
     header[4] = 2
     header[56:60] = bytes(4)
-    header[56:60] = (xxh3_64_intdigest(bytes(header), 0) & 0xFFFFFFFF).to_bytes(4, "little")
+    seed = log_seed(read_store_file(PosixFileSystem(), str(tmp_path / "data")).identity, 0, 0)
+    header[56:60] = (xxh3_64_intdigest(bytes(header), seed) & 0xFFFFFFFF).to_bytes(4, "little")
     overwrite(path, end, bytes(header))
     before = path.read_bytes()
     with pytest.raises(UnsupportedVersionError, match=f"position {end}.*upgrade"):

@@ -1,4 +1,4 @@
-"""What a review of the log has found, each with its story."""
+"""Bugs that were found in the log, each with its story."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from tests.crash.model import kill, open_store
 from tests.crash.test_ctrl_c_and_faults import Meanwhile, append_to_both, in_two_shards
 
 import stratalog
-from stratalog.errors import DiskFullError, PoisonedError, StorageError, SyncFailedError
+from stratalog.errors import (
+    DiskFullError,
+    PoisonedError,
+    StorageError,
+    SyncFailedError,
+    TooManyFilesError,
+)
 from stratalog.format.columns import encode_value
 from stratalog.fs import File
-from stratalog.log.alone import _enter
-from stratalog.log.frames import read_frames
-from stratalog.log.group import plain_entry
+from stratalog.log.append import _enter_alone
+from stratalog.log.commit_group import plain_entry
+from stratalog.log.frame_reader import read_frames
 from stratalog.log.index import FrameIndex
 from stratalog.segments import read
 from stratalog.testing import FakeDisk, Fault, FaultFs, ManualClock
@@ -52,10 +58,12 @@ def test_a_callback_of_a_future_may_do_what_it_likes(
         assert topic.read_values() == [b"first", b"from a callback"]
 
 
-@pytest.mark.parametrize("operation", ["sync_dir", "size"])
-@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [("sync_dir", errno.EIO), ("sync_dir", errno.ENOSPC), ("size", errno.EIO)],
+)
 def test_a_rotation_that_fails_poisons_whoever_asked_for_it(operation: str, error: int) -> None:
-    """Closing rotates; an append behind it went into a file whose successor was there already."""
+    """Closing rotates; an append after it went into a file whose successor was there already."""
     disk = FakeDisk()
     faults = FaultFs(disk)
     store = open_store(faults, ManualClock(), shards=1)
@@ -74,7 +82,7 @@ def test_a_rotation_that_fails_poisons_whoever_asked_for_it(operation: str, erro
     kill(again)
 
 
-def test_a_recycled_file_that_cannot_be_opened_under_its_new_name_poisons() -> None:
+def test_a_recycled_file_that_cannot_be_opened_under_its_new_name_is_opened_later() -> None:
     """Its name says that the file before ends there: that one must not be written to again."""
     disk = FakeDisk()
     faults = FaultFs(disk)
@@ -89,22 +97,25 @@ def test_a_recycled_file_that_cannot_be_opened_under_its_new_name_poisons() -> N
     while files.position + 64 + 1508 <= 4096:
         topic.append(bytes(1500))
     acknowledged = topic.next_offset
-    faults.add(Fault(operation="open", error=errno.ENOSPC))
-    with pytest.raises(SyncFailedError, match="new log file failed"):
+    first_lsn = files.first_lsn
+    faults.add(Fault(operation="open", error=errno.EMFILE))
+    with pytest.raises(TooManyFilesError, match="new log file failed"):
         topic.append(bytes(1500))
-    with pytest.raises(PoisonedError):
-        topic.append(b"small enough for the file before")
+    kept = FaultFs(disk.crash(0))
+    topic.append(b"small enough for the file before")
+    assert files.first_lsn > first_lsn
     kill(store)
-    again = open_store(disk.crash(0), ManualClock(), shards=1, log_file_bytes=4096)
-    assert again.damage is None
-    assert len(again.topic("t").read_values()) == acknowledged
-    kill(again)
+    for image, count in ((kept, acknowledged), (disk.crash(0), acknowledged + 1)):
+        again = open_store(image, ManualClock(), shards=1, log_file_bytes=4096)
+        assert again.damage is None
+        assert len(again.topic("t").read_values()) == count
+        kill(again)
 
 
 class _TellsOnce(FakeDisk):
-    """A disk as Linux has it: a failed write-back is told once to everybody who has the file open.
+    """A disk as Linux has it: a failed write-back is reported once to each open file.
 
-    Whoever syncs behind that is told that all is well, though the data is gone.
+    A later sync through the same file reports that all is well, though the data is gone.
     """
 
     def __init__(self) -> None:
@@ -166,7 +177,7 @@ def test_a_batch_over_shards_writes_first_what_was_given_up_there(tmp_path: Path
         one, other = in_two_shards(store)
         for topic in (one, other):
             with topic.log.shard.commit_lock:
-                assert _enter(topic.log, plain_entry(topic.log, encode_value(b"0"), 1))
+                assert _enter_alone(topic.log, plain_entry(topic.log, encode_value(b"0"), 1))
         append_to_both(store, [one, other])
         assert one.read_values() == other.read_values() == [b"0", b"both"]
     with stratalog.open(tmp_path / "data") as store:
@@ -195,7 +206,7 @@ def test_an_index_that_was_left_half_added_is_cut_whole() -> None:
 def test_a_group_whose_append_was_interrupted_while_it_woke_the_writer_is_written(
     tmp_path: Path,
 ) -> None:
-    """It was left to the background writer, which nobody woke, and appends behind it neither."""
+    """It was left to the background writer, which was not woken, nor were later appends."""
     options: dict[str, Any] = {"shards": 1, "durability": "disk", "sync_interval": 3600.0}
     with stratalog.open(tmp_path / "data", **options) as store:
         topic = store.topic("t")
@@ -221,7 +232,7 @@ def test_a_group_whose_append_was_interrupted_while_it_woke_the_writer_is_writte
 def test_a_diff_reads_no_more_than_it_returns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It read, and made records of, all that was behind them as well."""
+    """It read, and made records of, all that was after them as well."""
     with stratalog.open(tmp_path / "data", durability="disk") as store:
         topic = store.topic("t")
         for number in range(100):
@@ -259,7 +270,7 @@ def test_a_disk_that_cannot_be_read_is_an_error_of_ours(where: str) -> None:
 
 
 def test_a_batch_that_fails_tells_nobody_in_another_shard_of_losses() -> None:
-    """What was lost behind it in one shard was told to the next append in the others as well."""
+    """A loss after it in one shard was reported to the next append in the others as well."""
     faults = Meanwhile(FakeDisk())
     store = open_store(faults, ManualClock(), shards=2)
     one, other = in_two_shards(store)
@@ -268,11 +279,11 @@ def test_a_batch_that_fails_tells_nobody_in_another_shard_of_losses() -> None:
     futures: list[Future[int]] = []
     faults.fault = Fault(operation="pwrite", error=errno.ENOSPC)
 
-    def behind() -> None:
-        futures.append(one.append_nowait(b"behind"))
+    def later() -> None:
+        futures.append(one.append_nowait(b"later"))
         one.append(b"acknowledged", durability="disk")
 
-    faults.meanwhile = behind
+    faults.meanwhile = later
     with pytest.raises(DiskFullError):
         append_to_both(store, [one, other])
     with pytest.raises(DiskFullError):
@@ -280,14 +291,14 @@ def test_a_batch_that_fails_tells_nobody_in_another_shard_of_losses() -> None:
     assert other.append(b"next") == 1
     with pytest.raises(DiskFullError):  # the shard that lost it
         one.append(b"told")
-    assert one.append(b"next") == 1
+    assert one.append(b"next") == 4, "an offset below was told to a caller"
     assert one.read_values() == other.read_values() == [b"first", b"next"]
     kill(store)
 
 
 @pytest.mark.parametrize("way", ["append", "sync", "rotate", "batch"])
 def test_whoever_looks_at_a_future_that_fails_along_is_called_back(way: str) -> None:
-    """Also if the shard takes nothing more, and nobody else comes by."""
+    """Also if the shard takes nothing more, and no other thread comes by."""
     faults = Meanwhile(FakeDisk())
     store = open_store(faults, ManualClock(), shards=2, durability="disk")
     one, other = in_two_shards(store)
@@ -296,7 +307,7 @@ def test_whoever_looks_at_a_future_that_fails_along_is_called_back(way: str) -> 
     errors: list[BaseException | None] = []
 
     def append() -> None:
-        future = one.append_nowait(b"behind")
+        future = one.append_nowait(b"later")
         future.add_done_callback(lambda done: errors.append(done.exception()))
 
     faults.fault = Fault(operation="fdatasync")

@@ -17,10 +17,10 @@ from tests.crash.ctrl_c import CtrlC, moments
 
 import stratalog
 from stratalog.errors import SyncFailedError
+from stratalog.handles.topic import Topic
 from stratalog.log import future as futures_module
+from stratalog.log.commit_group import Group
 from stratalog.log.future import AppendFuture
-from stratalog.log.group import Group
-from stratalog.topic import Topic
 
 # How long something may take that would otherwise wait for ever.
 _SECONDS = 30.0
@@ -61,7 +61,7 @@ def _append_two(topic: Topic, use: Callable[[list[Future[int]]], object]) -> Non
 def test_whoever_is_interrupted_while_he_looks_holds_nobody_up(tmp_path: Path, way: str) -> None:
     """Futures had a condition of Python's: Ctrl-C inside of its `__enter__` left it locked.
 
-    The background writer then waited for it, and everybody for the background writer: `close()`
+    The background writer then waited for it, and all others for the background writer: `close()`
     never returned.
     """
     with stratalog.open(tmp_path / "data", shards=1, durability="disk") as store:
@@ -117,14 +117,14 @@ def test_threads_that_wait_for_the_same_groups_do_not_wait_for_each_other(tmp_pa
 
 
 class Untold:
-    """A store whose groups are told to nobody until they are."""
+    """A store whose groups notify no future until asked to."""
 
     def __init__(self, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = open_store(shards=1, durability="disk", background=False)
         self.topic = self.store.topic("t")
         self.shard = self.topic.log.shard
         self._monkeypatch = monkeypatch
-        monkeypatch.setattr(type(self.shard), "tell", lambda shard: None)
+        monkeypatch.setattr(type(self.shard), "notify", lambda shard: None)
 
     def committed(self) -> AppendFuture:
         """A future whose outcome is known, and was not told."""
@@ -138,10 +138,10 @@ class Untold:
         assert isinstance(future, AppendFuture)
         return future
 
-    def tell(self) -> None:
+    def notify(self) -> None:
         """Tell what was not told."""
         self._monkeypatch.undo()
-        self.shard.tell()
+        self.shard.notify()
 
 
 def test_wait_counts_each_of_them_once(
@@ -159,7 +159,7 @@ def test_wait_counts_each_of_them_once(
         deadline = time.monotonic() + _SECONDS
         while len(left._waiters) < 2 and time.monotonic() < deadline:
             time.sleep(0.001)
-        untold.tell()
+        untold.notify()
         time.sleep(0.01)
         assert not all_done.done()
         assert not in_order.done()
@@ -171,7 +171,7 @@ def test_wait_counts_each_of_them_once(
 def test_what_is_done_is_known_before_it_is_told(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever asks the future itself need not wait for anybody to be called."""
+    """A caller of the future itself need not wait until others are called."""
     untold = Untold(open_store, monkeypatch)
     future = untold.committed()
     assert future.done()
@@ -182,8 +182,8 @@ def test_what_is_done_is_known_before_it_is_told(
     assert future.exception() is None
     calls: list[int] = []
     future.add_done_callback(lambda f: calls.append(f.result()))
-    assert calls == [0]  # by whoever let go of it last
-    untold.tell()
+    assert calls == [0]  # by the thread that released it last
+    untold.notify()
     future.add_done_callback(lambda f: calls.append(f.result()))
     assert calls == [0, 0]
 
@@ -191,18 +191,18 @@ def test_what_is_done_is_known_before_it_is_told(
 def test_whoever_never_lets_go_is_not_waited_for(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """He was interrupted in the middle of it; others who look at that group are told later."""
+    """It was interrupted in the middle of it; other audiences of that group are notified later."""
     untold = Untold(open_store, monkeypatch)
     future = untold.waiting()
     calls: list[int] = []
     future.add_done_callback(lambda f: calls.append(f.result()))
     future._condition.acquire()
     untold.shard.finish(future.group)
-    untold.tell()
+    untold.notify()
     assert calls == []
     assert untold.shard.untold
     monkeypatch.setattr(futures_module, "_HELD_SECONDS_MAX", 0.0)
-    untold.shard.tell()
+    untold.shard.notify()
     assert calls == [0]
     assert not untold.shard.untold
 
@@ -210,7 +210,7 @@ def test_whoever_never_lets_go_is_not_waited_for(
 def test_a_callback_that_fails_or_is_interrupted_keeps_no_other_from_being_called(
     open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An interrupt is raised where it came, and the next who tells goes on behind it."""
+    """An interrupt is raised where it came, and the next notification continues after it."""
     untold = Untold(open_store, monkeypatch)
     futures = [untold.waiting() for _ in range(2)]
     calls: list[str] = []
@@ -223,14 +223,14 @@ def test_a_callback_that_fails_or_is_interrupted_keeps_no_other_from_being_calle
 
     futures[0].add_done_callback(fail)
     futures[0].add_done_callback(interrupt)
-    futures[0].add_done_callback(lambda _: calls.append("behind it"))
+    futures[0].add_done_callback(lambda _: calls.append("after it"))
     futures[1].add_done_callback(lambda _: calls.append("the other's"))
     untold.shard.finish(futures[0].group)
     with pytest.raises(KeyboardInterrupt):
-        untold.tell()
+        untold.notify()
     assert calls == []
-    untold.shard.tell()
-    assert calls == ["behind it", "the other's"]
+    untold.shard.notify()
+    assert calls == ["after it", "the other's"]
     assert "of the callback's own" in caplog.text
 
 
@@ -244,7 +244,7 @@ def test_a_future_that_is_not_committed_in_time_says_so(
         with pytest.raises(TimeoutError, match=r"offset 0 was not committed in 0\.01 seconds"):
             ask(0.01)
     assert future.result() == 0
-    untold.tell()
+    untold.notify()
 
 
 def test_a_failure_is_raised_as_one_s_own(
@@ -256,13 +256,13 @@ def test_a_failure_is_raised_as_one_s_own(
     shard = untold.shard
     with shard.commit_lock, shard.lock:
         shard.close_group()
-    shard.settle_group(future.group, SyncFailedError("it failed"))
+    shard.resolve_group(future.group, SyncFailedError("it failed"))
     errors = [future.exception(), future.exception()]
     assert [str(error) for error in errors] == ["it failed"] * 2
     assert errors[0] is not errors[1]
     with pytest.raises(SyncFailedError, match="it failed"):
         future.result()
-    untold.tell()
+    untold.notify()
 
 
 CALLBACKS: dict[str, Callable[[stratalog.Store], object]] = {
@@ -359,7 +359,7 @@ def test_a_callback_may_take_its_time_and_wait_for_a_future(tmp_path: Path) -> N
 
 
 def test_what_is_called_back_keeps_what_it_is(tmp_path: Path) -> None:
-    """A callback with an `event` had it replaced, and whoever waited for that waited for ever."""
+    """A callback with an `event` had it replaced, and a thread that waited for it never woke."""
 
     class Notify:
         def __init__(self) -> None:
@@ -377,7 +377,7 @@ def test_what_is_called_back_keeps_what_it_is(tmp_path: Path) -> None:
 
 
 def test_a_future_that_is_done_holds_no_bytes(tmp_path: Path) -> None:
-    """One of ten that somebody kept held those of all ten, twice."""
+    """One of ten that was kept held those of all ten, twice."""
     with stratalog.open(tmp_path / "data", shards=1) as store:
         future = store.topic("t").append_nowait(bytes(1000))
         assert isinstance(future, AppendFuture)
@@ -386,7 +386,7 @@ def test_a_future_that_is_done_holds_no_bytes(tmp_path: Path) -> None:
 
 
 def test_who_looks_at_one_future_does_not_hold_up_another(open_store: OpenStore) -> None:
-    """Of the same group: `wait` said that it was not done, though its result was there."""
+    """In the same group: `wait` said that it was not done, though its result was there."""
     topic = open_store(shards=1, background=False).topic("t")
     future, other = topic.append_nowait(b"x"), topic.append_nowait(b"y")
     other._condition.acquire()  # another thread is in the middle of `wait`
@@ -408,7 +408,7 @@ def test_whoever_tells_and_is_interrupted_loses_nobody(tmp_path: Path) -> None:
                 waiting = pool.submit(concurrent.futures.wait, [future], _SECONDS)
                 ctrl_c = CtrlC(at)
                 ctrl_c.run(lambda group=future.group: shard.finish(group))  # type: ignore[misc,attr-defined]
-                ctrl_c.run(shard.tell)
+                ctrl_c.run(shard.notify)
                 assert waiting.result().done == {future}
             if not ctrl_c.came:
                 break

@@ -1,4 +1,4 @@
-"""Single appends whose end of the log a generator guards: others get in, and nothing gets lost."""
+"""Single appends that gather in one batch: others get in between, and nothing gets lost."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from tests.conftest import OpenStore
 
 import stratalog
 from stratalog import Record
-from stratalog.log.gathering import commit_gathered
+from stratalog.handles.topic import Topic
 from stratalog.log.topic import TopicLog
-from stratalog.store import Store
-from stratalog.topic import Topic
 
 Do = Callable[[Topic], object]
 
@@ -74,13 +72,12 @@ def while_stuck(clock: StuckClock, stuck: Callable[[], object], do: Callable[[],
 
 
 @pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS)
-def test_who_comes_while_a_thread_is_in_it_waits(open_store: OpenStore, other: Do) -> None:
+def test_an_append_waits_for_one_that_is_being_entered(open_store: OpenStore, other: Do) -> None:
     """And the record of that thread, which has no time yet, comes first."""
     clock = StuckClock()
     store = open_store(durability="disk", flush_interval=60.0, clock=clock)
     topic = store.topic("t")
     topic.append(b"first")
-    assert _log(topic).gathering is not None
     offsets: list[int] = []
     while_stuck(clock, lambda: offsets.append(topic.append(b"stuck")), lambda: other(topic))
     assert offsets == [1]
@@ -99,13 +96,12 @@ ENDS: dict[str, Do] = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
-def test_what_ends_it_waits_too(open_store: OpenStore, end: Do) -> None:
+def test_a_commit_waits_for_an_append_that_is_being_entered(open_store: OpenStore, end: Do) -> None:
     """The record was accepted, or its append says why not."""
     clock = StuckClock()
     store = open_store(durability="memory", flush_interval=60.0, clock=clock)
     topic = store.topic("t")
     topic.append(b"first")
-    assert _log(topic).gathering is not None
     told: list[object] = []
 
     def stuck() -> None:
@@ -122,13 +118,12 @@ def test_what_ends_it_waits_too(open_store: OpenStore, end: Do) -> None:
         assert store.topic("t").read_values() == [b"first", b"stuck"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("may_gather", [True, False])
-def test_threads_that_append_in_all_ways_at_once(open_store: OpenStore, may_gather: bool) -> None:
+def test_threads_that_append_in_all_ways_at_once(open_store: OpenStore) -> None:
     """Offsets are dense, each is one record's, and times do not go back."""
     store = open_store(shards=1, durability="disk", flush_interval=0.0005)
     topic = store.topic("t")
-    _log(topic).may_gather = may_gather  # False: as where the interpreter has no lock
     sent: list[dict[int, bytes]] = [{} for _ in range(6)]
     wrong: list[BaseException] = []
     stop = time.monotonic() + 1.0
@@ -174,40 +169,68 @@ def test_threads_that_append_in_all_ways_at_once(open_store: OpenStore, may_gath
     assert times == sorted(times)
 
 
-def test_a_topic_that_is_synced_has_none(open_store: OpenStore) -> None:
-    """Each of its appends waits for the disk: a generator would be made and ended every time."""
-    store: Store = open_store(durability="fsync")
+def test_appends_of_other_classes_gather_in_the_same_batch(open_store: OpenStore) -> None:
+    """The group is treated as the strictest of them demands, and is one frame."""
+    store = open_store(shards=1, durability="memory", flush_interval=60.0, background=False)
     topic = store.topic("t")
-    assert [topic.append(b"a"), topic.append(b"b")] == [0, 1]
-    assert _log(topic).gathering is None
-    relaxed = store.create_topic("relaxed", durability="disk")
-    relaxed.append(b"a")
-    relaxed.append(b"b")
-    assert relaxed.read_values() == [b"a", b"b"]
+    group = _log(topic).shard.group
+    topic.append(b"a")
+    assert (group.sync, group.is_lazy) == (False, True)
+    topic.append(b"b", durability="disk")
+    assert (group.sync, group.is_lazy) == (False, False)
+    topic.append(b"c")
+    assert not group.done
+    topic.append(b"d", durability="fsync")
+    assert group.done
+    assert group.error is None
+    assert topic.read_values() == [b"a", b"b", b"c", b"d"]
+    assert len(_log(topic).index) == 1
 
 
-def test_where_there_is_none_an_append_has_its_class_all_the_same(open_store: OpenStore) -> None:
-    """Without the interpreter's lock: it gathers under the shard's, and nobody waits for a sync."""
-    store = open_store(shards=1, durability="disk", flush_interval=60.0, background=False)
-    topic = store.topic("t")
-    _log(topic).may_gather = False
-    assert [topic.append(b"a"), topic.append(b"b")] == [0, 1]
-    assert _log(topic).gathering is None
-    assert _log(topic).committed == 0
-    assert topic.read_values() == [b"a", b"b"]
-
-
-def test_a_full_batch_is_committed_by_its_own_append(open_store: OpenStore) -> None:
-    """Which tells what becomes of it, and nothing of a later one."""
+def test_a_full_group_is_committed_by_the_append_that_fills_it(open_store: OpenStore) -> None:
+    """By the bytes of its records, whatever they consist of: that bounds memory."""
     store = open_store(shards=1, durability="disk", flush_interval=60.0, background=False)
     topic = store.topic("t")
     log = _log(topic)
-    topic.append_many([b"x"] * 4094)
-    topic.append(b"a")
+    for _ in range(15):
+        topic.append(b"", headers={"h": bytes(1 << 16)})
     assert log.committed == 0
-    topic.append(b"b")
-    assert log.committed == 4096
+    topic.append(bytes(1 << 16))
+    assert log.committed == log.next_offset == 16
     topic.append(b"c")
-    commit_gathered(log, 4095)  # as a thread would that was held up behind its append
-    assert log.committed == 4096
-    assert topic.read_values(4094) == [b"a", b"b", b"c"]
+    assert log.committed == 16
+    assert topic.read_values(15) == [bytes(1 << 16), b"c"]
+
+
+COLUMNS: dict[str, dict[str, object]] = {
+    "none": {},
+    "key": {"key": b"k"},
+    "tag": {"tag": "t"},
+    "several": {"key": b"", "node": "n", "headers": {"h": b"v"}},
+    "times": {"timestamp": 2e9, "ttl": 60.0},
+}
+
+
+@pytest.mark.parametrize("first", COLUMNS)
+@pytest.mark.parametrize("second", COLUMNS)
+def test_a_batch_has_every_column_that_one_of_its_records_has(
+    open_store: OpenStore, first: str, second: str
+) -> None:
+    """And a record has what it was given, whatever its neighbours have."""
+    store = open_store(shards=1, durability="disk", flush_interval=60.0, background=False)
+    topic = store.topic("t")
+    kinds = ["none", first, second, "none", second, first, "none"]
+    for kind in kinds:
+        topic.append(kind.encode(), **COLUMNS[kind])  # type: ignore[arg-type]
+    records = [record for record in topic.read() if isinstance(record, Record)]
+    assert len(_log(topic).index) == 1
+    for kind, record in zip(kinds, records, strict=True):
+        given = COLUMNS[kind]
+        assert record.value == kind.encode()
+        assert record.key == given.get("key")
+        assert record.tag == given.get("tag")
+        assert record.node == given.get("node")
+        assert record.headers == given.get("headers", {})
+        assert (record.expires_at > 0) == ("ttl" in given)
+        if "ttl" in given:
+            assert record.expires_at == record.timestamp + 60 * 10**9

@@ -28,5 +28,5 @@ def test_holes_are_told_from_an_offset_on(start: int, holes: list[tuple[int, int
 
 
 def test_nothing_has_no_holes() -> None:
-    """What a topic without frames lacks, others know."""
+    """A topic without frames has none, others have."""
     assert FrameIndex().holes(7) == []

@@ -1,4 +1,4 @@
-"""Log files that nobody needs any more, of shards that are no longer written."""
+"""Log files that are no longer needed, of shards that are no longer written."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import OpenStore
 
 import stratalog
 
@@ -47,10 +48,11 @@ def test_a_closed_store_does_not_keep_log_that_is_in_segments(tmp_path: Path) ->
         assert len(store.topic("t").read_values()) == 1000
 
 
+@pytest.mark.slow
 def test_what_a_recycled_file_held_is_no_torn_tail(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Neither behind the end, nor before anything was written into it again."""
+    """Neither after the end, nor before anything was written into it again."""
     ends = set()
     options: dict[str, Any] = {"shards": 1, "log_file_bytes": 1 << 14, "disk_reserve_bytes": 0}
     with stratalog.open(tmp_path / "data", **options) as store:
@@ -69,3 +71,27 @@ def test_what_a_recycled_file_held_is_no_torn_tail(
             shutil.rmtree(killed)
     assert caplog.messages == []
     assert ends == {0}
+
+
+def test_zeros_that_were_filled_in_beside_a_rotation_are_synced_before_a_file_is_recycled(
+    open_store: OpenStore,
+) -> None:
+    """The last frame was synced, then zeros were filled in ahead, then the log was rotated.
+
+    The sync that follows a fill goes to the file that is then the newest. The old one was renamed
+    with unsynced bytes; the monitor of the fixture raises.
+    """
+    store = open_store(background=False, shards=1, durability="disk")
+    topic = store.topic("t")
+    topic.append_many([bytes(100)] * 10)
+    assert store._log is not None
+    files = store._log.shards[0].files
+    store.sync()
+    assert files.fill_ahead()
+    assert files.synced == files.position
+    store._log.rotate()
+    for _ in range(3):
+        topic.append(b"more")
+        store.snapshot()
+    assert files._spare
+    assert len(topic) == 13

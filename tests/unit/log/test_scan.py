@@ -17,6 +17,7 @@ from stratalog.format.frame import (
     body_checksum,
     decode_header,
     encode_header,
+    log_seed,
 )
 from stratalog.fs import PosixFileSystem
 from stratalog.log.scan import ShardScanner
@@ -72,7 +73,8 @@ def test_frames_written_during_a_scan_are_not_taken_for_damage(
             if header.count:
                 offsets.append(header.base_offset)  # noqa: B023
 
-        scanner = ShardScanner(LateFs(visible), str(tmp_path / "data" / "log" / "shard-00"))
+        directory = str(tmp_path / "data" / "log" / "shard-00")
+        scanner = ShardScanner(LateFs(visible), directory, 0, store._replay.reader.identity)
         scanner.advance(apply)
         assert scanner.damages == []
         scanner.advance(apply)
@@ -86,10 +88,10 @@ def _add_frame(open_store: OpenStore, root: Path, type: int, body: bytes) -> tup
         topic.append(b"before")
         assert store._log is not None
         start = store._log.shards[0].files.position
-        topic.append(b"behind")
+        topic.append(b"after")
         end = store._log.shards[0].files.position
     path = next((root / "data" / "log" / "shard-00").glob("*.log"))
-    data, seed = path.read_bytes(), int(path.stem)
+    data, seed = path.read_bytes(), log_seed(store._replay.reader.identity, 0, int(path.stem))
     checksum = body_checksum(body)
     frame = encode_header(type, 0, len(body), 0, 1, 0, 0, 0, checksum, seed, 1000) + body
     last = bytearray(data[start:end])
@@ -102,7 +104,7 @@ def _add_frame(open_store: OpenStore, root: Path, type: int, body: bytes) -> tup
 def test_a_frame_of_a_later_release_is_not_cut_off(open_store: OpenStore, tmp_path: Path) -> None:
     """Whole, of a known version, and of a type this release does nothing with: it must not open.
 
-    It was taken for a torn tail, and cut off with every record behind it.
+    It was taken for a torn tail, and cut off with every record after it.
     """
     path, start = _add_frame(open_store, tmp_path, max(FrameType) + 1, bytes(8))
     before = path.read_bytes()
@@ -115,7 +117,7 @@ def test_a_frame_of_a_later_release_is_not_cut_off(open_store: OpenStore, tmp_pa
 def test_a_frame_that_says_what_cannot_be_is_damage_and_not_cut_off(
     open_store: OpenStore, tmp_path: Path
 ) -> None:
-    """Its checksums are right, so a crash did not tear it; what is behind it is read."""
+    """Its checksums are right, so a crash did not tear it; what is after it is read."""
     path, start = _add_frame(open_store, tmp_path, FrameType.FLOOR, FLOOR.pack(0, 99))
     before = path.read_bytes()
     with open_store() as store:
@@ -124,5 +126,5 @@ def test_a_frame_that_says_what_cannot_be_is_damage_and_not_cut_off(
         assert stats.damage is not None
         assert f"{path} from position {start} to" in stats.damage
         assert "reason 99" in stats.damage
-        assert store.topic("orders").read_values() == [b"before", b"behind"]
+        assert store.topic("orders").read_values() == [b"before", b"after"]
     assert path.read_bytes() == before

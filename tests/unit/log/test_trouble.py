@@ -1,4 +1,4 @@
-"""Trouble that came to light in reviews: what fails where nobody expects it to."""
+"""Unexpected failures: errors in places where none is usual."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tests.crash.model import kill
 
 import stratalog
 from stratalog.errors import ClosedError, DiskFullError, PoisonedError, SyncFailedError
+from stratalog.handles.store import Store
+from stratalog.model import Record
 from stratalog.options import StoreOptions
-from stratalog.store import Store
 from stratalog.testing import FakeDisk, Fault, FaultFs
 
 SMALL: dict[str, Any] = {"log_file_bytes": 4096, "log_chunk_bytes": 4096, "disk_reserve_bytes": 0}
@@ -73,7 +74,7 @@ def test_a_disk_that_cannot_be_asked_fails_the_append_alone(disk: FakeDisk, oper
 
 
 def test_a_batch_over_two_shards_that_fails_early_loses_nothing_of_others(disk: FakeDisk) -> None:
-    """What was waiting in the groups it closes is told to have failed, or is there."""
+    """An append that waited in the groups it closes has failed, or is there."""
     faults = FaultFs(disk)
     store = open_store(faults, shards=2)
     topics = {name: store.create_topic(name, durability="disk") for name in "abcdefgh"}
@@ -103,7 +104,7 @@ def test_a_batch_over_two_shards_that_fails_early_loses_nothing_of_others(disk: 
 
 
 def test_a_group_that_does_not_fit_into_the_file_is_not_torn_apart(disk: FakeDisk) -> None:
-    """The disk is full behind the first file: nobody who was told so finds his record there."""
+    """The disk is full after the first file: no caller that got the error finds its record."""
     store = open_store(disk, log_file_bytes=1 << 20)
     topic = store.topic("t")
     shard = topic.log.shard
@@ -120,7 +121,7 @@ def test_a_group_that_does_not_fit_into_the_file_is_not_torn_apart(disk: FakeDis
         except DiskFullError as error:
             outcomes.append(error)
 
-    with shard.commit_lock:  # somebody else is syncing, and a group gathers
+    with shard.commit_lock:  # another thread is syncing, and a group gathers
         threads = [threading.Thread(target=append, args=[bytes([n]) * 1500]) for n in range(3)]
         for thread in threads:
             thread.start()
@@ -176,7 +177,7 @@ def test_a_leader_that_went_away_holds_nobody_up(tmp_path: Path, is_mine: bool) 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_two_interrupts_while_a_commit_waits_hold_nobody_up(tmp_path: Path) -> None:
-    """Whoever led the group leaves it to the others, at once."""
+    """The leader of the group leaves it to the others, at once."""
     store = stratalog.open(tmp_path / "data", shards=1)
     topic = store.topic("t")
     topic.append(b"0")
@@ -265,7 +266,7 @@ def test_a_disk_that_cannot_be_asked_does_not_hold_syncs_up(disk: FakeDisk) -> N
 def test_a_store_that_cannot_write_while_it_closes_lets_go(
     disk: FakeDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What came in the last moment is lost, and that is said; the directory can be opened again."""
+    """Records of the last moment are lost, which is reported; the directory can be opened again."""
     faults = FaultFs(disk)
     store = open_store(faults, durability="disk")
     topic = store.topic("t")
@@ -303,8 +304,8 @@ def test_a_loss_is_told_to_a_user_and_not_to_the_background(disk: FakeDisk) -> N
     store._upkeep.snapshot()
     with pytest.raises(DiskFullError):
         topic.append(b"next")
-    assert topic.append(b"next") == 1
-    assert topic.read_values() == [b"0", b"next"]
+    assert topic.append(b"next") == 2
+    assert [item.value for item in topic.read() if isinstance(item, Record)] == [b"0", b"next"]
     kill(store)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from stratalog.arguments import columns_of
 from stratalog.format.batch import Batch
 from stratalog.format.codec import CODECS
 from stratalog.format.columns import encode_columns
@@ -12,7 +13,6 @@ from stratalog.format.merge import Block, Part, merge
 from stratalog.format.names import topic_path
 from stratalog.format.segment import Summary
 from stratalog.fs import FileSystem
-from stratalog.inputs import columns_of
 from stratalog.model import Record
 from stratalog.segments.segment import Segment
 from stratalog.segments.writer import SegmentWriter
@@ -70,7 +70,7 @@ def _offsets(segment: Segment, start: int, end: int) -> Iterator[int]:
 
 
 class Interrupted(FaultFs):
-    """Ctrl-C comes right behind an operation on a path, once."""
+    """Ctrl-C comes right after an operation on a path, once."""
 
     operation = part = ""
 

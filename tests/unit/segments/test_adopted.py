@@ -10,7 +10,7 @@ from tests.crash.model import Session, kill, open_store
 from tests.unit.segments.files import Interrupted
 
 from stratalog.format.segment import State
-from stratalog.store import Store
+from stratalog.handles.store import Store
 from stratalog.testing import Crashed, FakeDisk, Fault, FaultFs, ManualClock
 
 
@@ -24,11 +24,11 @@ def test_what_was_adopted_and_deleted_in_the_middle_of_the_log_is_not_missed() -
     session.append("t", b"before")
     session.publish("w", 1, t=[b"adopted"])
     session.adopt(upkeep=False)
-    session.append("t", b"behind")
+    session.append("t", b"after")
     session.store.topic("t").delete(before=2)
     session.reopen()
     assert session.store.damage is None
-    assert session.store.topic("t").read_values() == [b"behind"]
+    assert session.store.topic("t").read_values() == [b"after"]
     session.append("t", b"more")
     session.store.close()
 
@@ -188,7 +188,8 @@ def test_a_segment_of_which_the_cold_store_has_a_part_stays_here() -> None:
     history = session.store.topic("t").log.history
     old = history.chain.segments[0].summary
     session.store.compact()
-    history.note_tier(old._replace(state=State.COLD))
+    history.note_tier(old._replace(state=State.COLD), "")
+    history.prefer_hot(0)
     history.clean_up(0)
     assert places(session.store) == NEW
     assert session.store.topic("t").read_values() == VALUES

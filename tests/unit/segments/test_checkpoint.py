@@ -10,7 +10,7 @@ from tests.crash.model import open_store
 from tests.unit.segments.files import Interrupted
 from tests.unit.segments.topics import check, fill
 
-from stratalog.store import Store
+from stratalog.handles.store import Store
 from stratalog.testing import FakeDisk, Fault, FaultFs, ManualClock
 
 
@@ -49,10 +49,10 @@ WAYS = pytest.mark.parametrize("operation", ["failed sync_dir", "sync_dir", "ren
 
 @WAYS
 def test_a_segment_whose_sealing_was_cut_short_is_not_written_to(operation: str) -> None:
-    """It had its lasting name, and the next checkpoint wrote behind its footer.
+    """It had its lasting name, and the next checkpoint wrote after its footer.
 
     All of the open segment was deleted, so it was sealed outside of what begins again from what is
-    durable; the log was given up behind the next snapshots, and acknowledged records with it.
+    durable; the log was released after the next snapshots, and acknowledged records with it.
     """
     disk, fs = failing(operation)
     store = open_store(fs, ManualClock(), shards=1)

@@ -11,12 +11,19 @@ from typing import Any
 import pytest
 from tests.conftest import OpenStore
 from tests.crash.model import Session
-from tests.unit.segments.topics import check, files, fill, segments, upkeep, value
+from tests.unit.segments.topics import KEYS, check, files, fill, segments, upkeep, value
 
-from stratalog import Gap, OffsetOutOfRangeError, OptionError, ReadOnlyError, WrongTypeError
-from stratalog.store import Store
+from stratalog import (
+    Gap,
+    OffsetOutOfRangeError,
+    OptionError,
+    ReadOnlyError,
+    Record,
+    WrongTypeError,
+)
+from stratalog.handles.store import Store
+from stratalog.handles.topic import Topic
 from stratalog.testing import FakeDisk, ManualClock
-from stratalog.topic import Topic
 
 START = 1_700_000_000
 """Seconds, when a `ManualClock` begins. Batches of ten are a second apart."""
@@ -24,13 +31,13 @@ START = 1_700_000_000
 
 @pytest.fixture(params=["log", "open", "sealed", "mixed"])
 def topic(request: pytest.FixtureRequest, open_store: OpenStore) -> Topic:
-    """Thirty records with tags `t0`, `t1`, `t2`, in the log, in segments, and in all of them."""
+    """Thirty records with tags and keys, in the log, in segments, and in all of them."""
     clock = ManualClock(START * 10**9)
     store = open_store(clock=clock, background=False)
     records = {"sealed": 10, "mixed": 15}.get(request.param, 1000)
     topic = store.create_topic("t", segment_records=records)
     for number in range(3):
-        fill(topic, 10)
+        fill(topic, 10, keys=KEYS)
         clock.advance(1)
         if request.param != "log" and not (request.param == "mixed" and number == 2):
             store.checkpoint()
@@ -59,6 +66,13 @@ def topic(request: pytest.FixtureRequest, open_store: OpenStore) -> Topic:
         ({"tag_glob": "t*"}, set(range(30))),
         ({"tag_glob": "t[02]"}, set(range(0, 30, 3)) | set(range(2, 30, 3))),
         ({"tag_glob": "T*"}, set()),
+        ({"key": b"k1"}, {n for n in range(30) if n % 5 == 1}),
+        ({"key": bytearray(b"k1")}, {n for n in range(30) if n % 5 == 1}),
+        ({"key": b"k"}, set()),
+        ({"key": b""}, {n for n in range(30) if n % 5 == 4}),
+        ({"key": b"k1", "tag": "t1"}, {1, 16}),
+        ({"key": b"k1", "tag_glob": "t[02]", "before": 20}, {6, 11}),
+        ({"key": b"k2", "offsets": range(10)}, {2, 7}),
         ({"tag": "t1", "before": 10}, {1, 4, 7}),
         ({"tag": "t1", "tag_glob": "?2"}, set()),
         ({"tag": "t1", "tag_glob": "?1", "before": START + 1.5, "offsets": range(9)}, {1, 4, 7}),
@@ -95,6 +109,8 @@ def test_what_meets_every_condition_goes(
         ({"tag": 3}, WrongTypeError),
         ({"tag": b"t1"}, WrongTypeError),
         ({"tag_glob": b"t*"}, WrongTypeError),
+        ({"key": "k1"}, WrongTypeError),
+        ({"key": 1}, WrongTypeError),
         ({"offsets": [30]}, OffsetOutOfRangeError),
         ({"offsets": [3, 1 << 62]}, OffsetOutOfRangeError),
         ({"offsets": [-1]}, OptionError),
@@ -141,8 +157,59 @@ def test_what_comes_later_stays(open_store: OpenStore) -> None:
     check(open_store().topic("t"), {1, 2, 4, 5, 7, 8, 10, 11})
 
 
+def test_a_key_takes_every_version_with_it(open_store: OpenStore) -> None:
+    """In a compacted topic an older version must not come back in the place of the newest."""
+    store = open_store(background=False)
+    topic = store.create_topic("state", compact=True, segment_records=4)
+    for number in range(3):
+        topic.append_many([Record(b"%d" % number, key) for key in (b"ada", b"bob", b"cy")])
+        store.checkpoint()
+    topic.append(None, key=b"ada")  # a tombstone is a record with that key, too
+    assert topic.delete(key=b"ada") == 4
+    for _ in range(2):
+        assert {record.key for record in topic.read() if isinstance(record, Record)} == {
+            b"bob", b"cy",
+        }  # fmt: skip
+        store.compact()
+    topic.append(b"again", key=b"ada")
+    assert topic.delete(key=b"bob") > 0
+    values = {record.key: record.value for record in topic.read() if isinstance(record, Record)}
+    assert values == {b"ada": b"again", b"cy": b"2"}
+
+
+def test_a_key_is_found_in_the_cold_store(open_store: OpenStore, tmp_path: Path) -> None:
+    """Wherever its records are by now."""
+    store = open_store(background=False, cold=str(tmp_path / "cold"), hot_segments=1)
+    topic = store.create_topic("t", segment_records=10)
+    for _ in range(3):
+        fill(topic, 10, keys=KEYS)
+        store.compact()
+    fill(topic, 3, keys=KEYS)
+    assert topic.stats().cold_segments == 2
+    assert topic.delete(key=b"k1") == 7
+    check(topic, {n for n in range(33) if n % 5 != 1})
+
+
+def test_consumers_pass_over_a_deleted_key(open_store: OpenStore) -> None:
+    """A group delivered a record after it was deleted, because it had read ahead."""
+    store = open_store(background=False)
+    topic = store.topic("t")
+    group = topic.group("g")
+    fill(topic, 10, keys=KEYS)
+    held = group.poll("c", limit=2)
+    assert topic.delete(key=b"k1") == 2
+    group.ack(held)  # what is gone can be acknowledged all the same
+    assert [one.offset for one in group.poll("c", limit=100)] == [2, 3, 4, 5, 7, 8, 9]
+    queue = store.queue("q")
+    for number in range(4):
+        queue.put(b"%d" % number, dedup_id=f"id-{number}")
+    assert queue.topic.delete(key=b"id-2") == 1
+    values = [message.value for message in queue.get_many(10)]
+    assert values == [b"0", b"1", b"3"]
+
+
 def test_what_was_evicted_or_expired_is_not_counted(open_store: OpenStore) -> None:
-    """Nobody can read it any more, so nobody deleted it."""
+    """It could not be read any more, so it does not count as deleted."""
     clock = ManualClock()
     store = open_store(clock=clock, background=False)
     topic = store.create_topic("t", segment_records=10, retention_records=10, ttl=50.0)

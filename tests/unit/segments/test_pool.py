@@ -75,9 +75,9 @@ def test_a_file_cut_behind_its_batches_is_still_read(caplog: pytest.LogCaptureFi
 
 
 def test_a_batch_that_is_lost_with_the_footer_is_not_passed_over() -> None:
-    """Records behind a damaged header are an error that names them, not a hole.
+    """Records after a damaged header are an error that names them, not a hole.
 
-    The index was made again up to the damage, and what was behind it read as removed.
+    The index was made again up to the damage, and what was after it read as removed.
     """
     disk = FakeDisk()
     summary = sealed(disk, ROOT)
@@ -158,7 +158,7 @@ def test_a_segment_found_on_disk_is_summarised_or_named() -> None:
 
 
 def test_a_segment_that_is_gone_is_a_file_not_found() -> None:
-    """Whoever asks looks again where it went."""
+    """The reader looks again where it went."""
     segment = SegmentPool(FakeDisk(), ROOT).segment(TOPIC, sealed(FakeDisk(), ROOT))
     with pytest.raises(FileNotFoundError):
         segment.load()
@@ -168,7 +168,7 @@ def test_a_segment_that_is_gone_is_a_file_not_found() -> None:
 
 
 def test_an_open_segment_is_read_up_to_what_is_durable() -> None:
-    """What stands behind is not looked at, whatever it is."""
+    """Later bytes are not looked at, whatever they are."""
     disk = FakeDisk()
     one = writer(disk, ROOT)
     one.append(block(0))
@@ -188,7 +188,7 @@ def test_an_open_segment_with_nothing_in_it_is_read_as_nothing() -> None:
 
 
 def test_damage_to_an_open_segment_names_file_and_position() -> None:
-    """Nothing behind it can be reached: there is no index to go by."""
+    """Nothing after it can be reached: there is no index to go by."""
     disk = FakeDisk()
     one = writer(disk, ROOT)
     one.append(block(0))
@@ -251,7 +251,7 @@ def test_what_lookups_have_verified_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_verified_whenever_it_is_read(tmp_path: Path) -> None:
-    """What happened to the disk meanwhile is noticed."""
+    """A change of the disk meanwhile is noticed."""
     fs = PosixFileSystem()
     pool = SegmentPool(fs, str(tmp_path))
     segment = pool.segment(TOPIC, sealed(fs, str(tmp_path)))
@@ -318,7 +318,7 @@ def test_a_closed_pool_holds_nothing(tmp_path: Path) -> None:
 
 
 def test_the_cold_gate_rests_only_while_there_are_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scan of a store that nobody writes is not slowed down."""
+    """A scan of a store without a writer is not slowed down."""
     rests: list[float] = []
     clock = SimpleNamespace(sleep=rests.append, monotonic=lambda: 1000.0)
     monkeypatch.setattr(pool_module, "time", clock)
@@ -337,7 +337,7 @@ def test_the_cold_gate_rests_only_while_there_are_commits(monkeypatch: pytest.Mo
 
 
 def test_the_cold_gate_opens_again_after_an_error() -> None:
-    """Damage in one batch does not lock everybody else out."""
+    """Damage in one batch does not lock other readers out."""
     gate = ColdGate()
     with pytest.raises(CorruptionError), gate:
         raise CorruptionError("broken")

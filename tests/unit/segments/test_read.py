@@ -15,9 +15,9 @@ import stratalog
 from stratalog.format.merge import Part, merge
 from stratalog.fs import PosixFileSystem
 from stratalog.model import Gap
-from stratalog.segments.history import History
 from stratalog.segments.pool import SegmentPool
 from stratalog.segments.read import _segment_parts
+from stratalog.segments.topic_segments import History
 from stratalog.testing import FakeDisk
 
 ROOT = "/data"
@@ -50,7 +50,7 @@ def history() -> History:
     one.append(merge([Part(whole, 0, 10, keep)], 0))
     one.append(block(20))
     history = History(pool, TOPIC)
-    history.restore([one.seal(40, NOW)], 40)
+    history.restore([one.seal(40, NOW)], 40, {})
     return history
 
 
@@ -60,7 +60,7 @@ def test_what_was_removed_is_not_mentioned(history: History) -> None:
 
 
 def test_what_was_given_up_is_a_gap_wherever_it_was(history: History) -> None:
-    """Before, between and behind batches, and between the records of one.
+    """Before, between and after batches, and between the records of one.
 
     Gaps were looked for between batches alone, so that those between merged records were lost.
     """
@@ -92,7 +92,7 @@ def test_one_record_reads_as_among_others(tmp_path: Path) -> None:
         assert sorted(everything) == [0, 1, 2, *range(4, 10), 11, 12]
         for offset in everything:
             assert list(topic.read(offset, limit=1)) == [everything[offset]]
-        # As before: the next one that is there, behind a gap if there is one.
+        # As before: the next one that is there, after a gap if there is one.
         assert list(topic.read(3, limit=1)) == [everything[4]]
         assert list(topic.read(10, limit=1)) == [Gap(10, 10, "expired"), everything[11]]
         assert list(topic.read(13, limit=1)) == []

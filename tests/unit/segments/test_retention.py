@@ -73,8 +73,8 @@ def test_bytes_keep_at_least_what_was_asked_for(open_store: OpenStore) -> None:
         assert limited.stats().segments == left
 
 
-def test_the_open_segment_never_goes(open_store: OpenStore, tmp_path: Path) -> None:
-    """However strict the limits: it is not sealed, so it stays."""
+def test_the_open_segment_goes_only_when_asked(open_store: OpenStore, tmp_path: Path) -> None:
+    """Upkeep leaves it alone, however strict the limits; `compact` seals it first."""
     clock = ManualClock()
     store = open_store(clock=clock, background=False)
     topic = store.create_topic(
@@ -84,16 +84,17 @@ def test_the_open_segment_never_goes(open_store: OpenStore, tmp_path: Path) -> N
     segments(store, topic, 2)
     fill(topic, 4)
     clock.advance(1000)
-    store.compact()
+    assert store._upkeep is not None
+    store._upkeep.round()
     check(topic, range(20, 24), _evicted(19))
     assert files(tmp_path) == []
     assert files(tmp_path, ".open") == ["00000000000000000020.open"]
-    fill(topic, 6)
+    fill(topic, 2)
     store.compact()
-    check(topic, [], _evicted(29))
-    assert (len(topic), topic.earliest, topic.next_offset) == (0, 30, 30)
+    check(topic, [], _evicted(25))
+    assert (len(topic), topic.earliest, topic.next_offset) == (0, 26, 26)
     fill(topic, 1)
-    check(topic, [30], _evicted(29))
+    check(topic, [26], _evicted(25))
 
 
 def test_expired_segments_are_swept_by_the_ttl_of_the_topic(open_store: OpenStore) -> None:
@@ -130,7 +131,7 @@ def test_expired_segments_are_swept_by_the_ttl_of_their_records(open_store: Open
 
 
 def test_an_open_segment_expires_also_when_it_was_reopened(open_store: OpenStore) -> None:
-    """What a checkpoint says of it has no expiry: it was taken for one that never expires."""
+    """Its summary in a checkpoint has no expiry: it was taken for one that never expires."""
     clock = ManualClock()
     with open_store(clock=clock, background=False) as store:
         topic = store.create_topic("t", segment_records=4)
@@ -167,7 +168,7 @@ def test_what_was_evicted_is_never_called_expired(open_store: OpenStore) -> None
 
 
 def test_a_segment_of_deleted_records_does_not_stop_the_sweep(open_store: OpenStore) -> None:
-    """Rewritten to nothing it has neither time nor expiry, and held up everything behind it."""
+    """Rewritten to nothing it has neither time nor expiry, and held up everything after it."""
     clock = ManualClock()
     store = open_store(clock=clock, background=False)
     topic = store.create_topic("t", segment_records=10, ttl=60.0)
@@ -225,7 +226,7 @@ def test_every_reader_is_told_at_the_floor(open_store: OpenStore) -> None:
 
 
 def test_a_reader_under_way_is_told_where_it_was_overtaken(open_store: OpenStore) -> None:
-    """It goes on with what it has begun, and finds a gap behind it."""
+    """It goes on with what it has begun, and finds a gap after it."""
     store = open_store(background=False)
     topic = store.create_topic("t", segment_records=10, retention_records=10)
     segments(store, topic, 5)
@@ -274,7 +275,7 @@ def test_floors_outlive_everything(snapshots: int, is_killed: bool) -> None:
 
 
 def test_a_view_sees_the_floor(open_store: OpenStore) -> None:
-    """The same gaps, the same floor, without having been reopened."""
+    """Gaps and floor are equal, without having been reopened."""
     store = open_store(background=False)
     topic = store.create_topic("t", segment_records=10, retention_records=20)
     segments(store, topic, 1)

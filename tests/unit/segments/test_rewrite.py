@@ -9,13 +9,18 @@ from random import Random
 
 import pytest
 from tests.conftest import OpenStore
-from tests.crash.model import Session
+from tests.crash.model import ROOT, Session
 from tests.unit.segments.topics import check, files, fill, segments, upkeep, value
 
+import stratalog
 from stratalog import Record
+from stratalog.format.names import segment_name
+from stratalog.format.segment import FOOTER_BYTES, HEADER_BYTES
 from stratalog.fs import PosixFileSystem
+from stratalog.handles.topic import Topic
+from stratalog.model import Gap
 from stratalog.testing import Crashed, FakeDisk, Fault, FaultFs, ManualClock
-from stratalog.topic import Topic
+from stratalog.tools.verify import verify
 
 
 def _records(topic: Topic) -> list[Record]:
@@ -127,7 +132,7 @@ def test_a_rewrite_that_failed_is_tried_again(open_store: OpenStore, tmp_path: P
 
 
 def _state(topic: Topic) -> dict[bytes, bytes]:
-    """What a table of the topic's keys would hold."""
+    """Compute what a table of the topic's keys would hold."""
     state: dict[bytes, bytes] = {}
     for record in _records(topic):
         if record.key is not None:
@@ -160,7 +165,10 @@ def test_compaction_keeps_what_a_dictionary_would(open_store: OpenStore, seed: i
             clock.advance(random.random() * 3)
         state = _state(topic)
         before = {record.offset: record for record in _records(topic)}
-        random.choice([store.compact, upkeep(store).round])()
+        if random.random() < 0.3:
+            upkeep(store).round()
+        else:
+            store.compact(purge=random.random() < 0.5)
         after = _records(topic)
         assert _state(topic) == state
         assert all(before[record.offset] == record for record in after)
@@ -215,7 +223,7 @@ def test_the_deletion_of_a_key_goes_after_its_grace(open_store: OpenStore) -> No
 
 
 def test_a_deleted_record_replaces_nothing(open_store: OpenStore) -> None:
-    """What a reader saw as the last of its key stays the last of its key."""
+    """The record that a reader saw as the last of its key stays the last of its key."""
     store = open_store(background=False)
     topic = store.create_topic("t", segment_records=4, compact=True)
     for number in range(8):
@@ -275,3 +283,137 @@ def test_a_topic_that_was_emptied_while_a_deletion_waits_is_compacted(
     topic.append(b"w", key=b"k")
     store.compact()
     assert topic.read_values() == [b"w"]
+
+
+def _empty_files(root: Path) -> int:
+    """How many files there are of segments without records."""
+    sizes = [path.stat().st_size for path in root.rglob("*.seg")]
+    return sizes.count(HEADER_BYTES + FOOTER_BYTES)
+
+
+@pytest.mark.slow
+def test_segments_that_compaction_emptied_become_one(open_store: OpenStore, tmp_path: Path) -> None:
+    """Every segment that was emptied left a file of 168 bytes for ever: 13 a minute in a store."""
+    random = Random(7)
+    store = open_store(background=False, durability="disk")
+    topic = store.create_topic("t", segment_records=100, compact=True)
+    state: dict[bytes, bytes] = {}
+    with open_store(read_only=True) as view:
+        for turn in range(20):
+            keys = [b"%d" % random.randrange(1250) for _ in range(1000)]
+            topic.append_many([Record(b"%d-%s" % (turn, key), key) for key in keys])
+            state |= {key: b"%d-%s" % (turn, key) for key in keys}
+            store.checkpoint()
+            store.compact()
+            assert _empty_files(tmp_path) <= 4, turn
+            if turn % 10 == 9:
+                assert _state(topic) == _state(view.topic("t")) == state
+        assert (topic.earliest, topic.next_offset) == (0, 20_000)
+    assert topic.stats().segments < 100, "of 200"
+    store.close()
+    assert stratalog.verify(tmp_path / "data").ok
+    with open_store(background=False) as store:
+        assert _state(store.topic("t")) == state
+        assert store.topic("t").next_offset == 20_000
+
+
+def _spans(topic: Topic) -> list[tuple[int, int, int]]:
+    """First offset, end and number of records of every sealed segment."""
+    chain = topic._log.history.chain.segments
+    return [(one.first, one.end, one.summary.records) for one in chain if not one.is_open]
+
+
+def test_a_small_segment_answers_for_empty_ones_after_it(open_store: OpenStore) -> None:
+    """Empty ones join it, and each other; one with a cold one before it stays what it is."""
+    store = open_store(background=False)
+    topic = store.create_topic("t", segment_records=10)
+    segments(store, topic, 8)
+    gone = {*range(10), *range(20, 40), *range(50, 70)}
+    topic.delete(offsets=gone)
+    reading = topic.read()
+    first = next(reading)
+    assert store.compact().bytes_freed > 0
+    assert _spans(topic) == [(0, 10, 0), (10, 40, 10), (40, 70, 10), (70, 80, 10)]
+    living = [n for n in range(80) if n not in gone]
+    assert [r.offset for r in [first, *reading] if isinstance(r, Record)] == living
+    check(topic, living)
+    assert store.compact().bytes_freed == 0
+    topic.delete(offsets=range(10, 50))
+    store.compact()
+    assert _spans(topic) == [(0, 70, 0), (70, 80, 10)]
+    check(topic, range(70, 80))
+    store.close()
+    topic = open_store(background=False).topic("t")
+    assert _spans(topic) == [(0, 70, 0), (70, 80, 10)]
+    check(topic, range(70, 80))
+
+
+def test_a_large_segment_is_not_written_again_for_an_empty_one(open_store: OpenStore) -> None:
+    """A file less is not worth copying megabytes: empty ones after it become one of their own."""
+    store = open_store(background=False)
+    topic = store.create_topic("t", segment_records=3)
+    for number in range(9):
+        topic.append(b"%d" % number * 30_000)
+    store.checkpoint()
+    topic.delete(offsets=range(3, 9))
+    store.compact()
+    assert _spans(topic) == [(0, 3, 3), (3, 9, 0)]
+    assert [value and value[:1] for value in topic.read_values()] == [b"0", b"1", b"2"]
+
+
+def test_offsets_that_are_lost_do_not_join_a_segment(open_store: OpenStore, tmp_path: Path) -> None:
+    """A segment is missing between two empty ones: what a repair gave up stays a gap."""
+    store = open_store(background=False)
+    topic = store.create_topic("t", segment_records=10)
+    segments(store, topic, 4)
+    store.compact(purge=True)  # the log has nothing of them any more
+    topic.delete(offsets=[*range(10), *range(20, 30)])
+    store.close()
+    (victim,) = (tmp_path / "data").rglob(segment_name(10))
+    victim.unlink()
+    assert stratalog.repair(tmp_path / "data").ok
+    store = open_store(background=False)
+    store.compact()
+    topic = store.topic("t")
+    check(topic, range(30, 40), [Gap(10, 19, "damaged")])
+    store.close()
+    assert stratalog.verify(tmp_path / "data").ok
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("purge", [False, True])
+def test_a_crash_while_empty_segments_become_one_leaves_a_whole_store(purge: bool) -> None:
+    """At every file operation `verify` says ok, before the store is opened and after.
+
+    Segments come back from the cold store with a purge: the log still says that they are there.
+    """
+    stop = 0
+    is_crashed = True
+    while is_crashed:
+        stop += 1
+        session = Session(FakeDisk(), ManualClock())
+        session.open(cold="/cold", hot_segments=1 if purge else 9)
+        topic = session.create("t", segment_records=3)
+        session.append_many("t", [value(n) for n in range(18)])
+        session.compact()
+        assert topic.stats().cold_segments == 5 * purge
+        session.delete("t", offsets=range(3, 12))
+        session.disk.crash_after = session.disk.operations + stop
+        try:
+            session.compact(purge=purge)
+            is_crashed = False
+            assert ((3, 12, 0) if purge else (0, 12, 3)) in _spans(topic)
+        except Crashed:
+            pass
+        session.kill()
+        session.disk = session.disk.crash(stop)
+        report = verify(ROOT, fs=session.disk, cold="/cold")
+        assert report.ok, (stop, report.problems)
+        session.open(cold="/cold", hot_segments=9)
+        check(session.store.topic("t"), [*range(3), *range(12, 18)])
+        session.compact()
+        check(session.store.topic("t"), [*range(3), *range(12, 18)])
+        session.store.close()
+        report = verify(ROOT, fs=session.disk, cold="/cold")
+        assert report.ok, (stop, report.problems)
+    assert stop > 20

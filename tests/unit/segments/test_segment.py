@@ -64,7 +64,7 @@ def test_records_are_found_by_offset(segment: Segment) -> None:
 
 
 def test_records_are_found_by_time(segment: Segment) -> None:
-    """The first that is not earlier; the end behind the last."""
+    """The first that is not earlier; the end after the last."""
     for moment in range(-5, 310):
         later = [n for n in HELD if 5 * n >= moment]
         assert segment.offset_at(NOW + moment) == (later[0] if later else 70)
@@ -116,7 +116,7 @@ def test_damage_is_named_and_everything_around_it_is_read(place: int) -> None:
 
 
 def test_damage_in_the_last_batch_is_named_to_the_end_of_the_segment() -> None:
-    """There is no batch behind it to say where it ends."""
+    """There is no batch after it to say where it ends."""
     disk = FakeDisk()
     summary = sealed(disk, ROOT, batches=2)
     _flip(disk, _segment(disk, summary).load().positions[1] + FRAME_BYTES)
@@ -164,7 +164,7 @@ def test_a_batch_moved_to_another_place_is_damage() -> None:
 
 
 def test_an_index_is_made_again_from_the_headers() -> None:
-    """The same entries, up to where there is no header."""
+    """Equal entries, up to where there is no header."""
     disk = FakeDisk()
     summary = sealed(disk, ROOT)
     index = _segment(disk, summary).load().index

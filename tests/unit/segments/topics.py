@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from stratalog.handles.store import Store
+from stratalog.handles.topic import Topic
 from stratalog.model import Gap, Record
-from stratalog.store import Store
-from stratalog.topic import Topic
-from stratalog.upkeep import Upkeep
+from stratalog.upkeep.rounds import Upkeep
+
+KEYS = (None, b"k1", b"k2", b"k3", b"")
+"""Keys of the records by offset: none, some, and an empty one."""
 
 
 def value(offset: int) -> bytes:
-    """What the record at an offset holds."""
+    """Compute the value of the record at an offset."""
     return b"record %d " % offset * 5
 
 
-def fill(topic: Topic, count: int, *, tags: int = 3) -> None:
-    """So many records more, each with a tag `t0`, `t1`, ... by its offset."""
+def fill(
+    topic: Topic, count: int, *, tags: int = 3, keys: Sequence[bytes | None] = (None,)
+) -> None:
+    """So many records more, each with a tag `t0`, `t1`, ... and one of the keys by its offset."""
     first = topic.next_offset
     topic.append_many(
         [
-            Record(value(n), tag=f"t{n % tags}", node=f"n{n % 2}")
+            Record(value(n), keys[n % len(keys)], tag=f"t{n % tags}", node=f"n{n % 2}")
             for n in range(first, first + count)
         ]
     )
@@ -57,7 +62,7 @@ def check(topic: Topic, living: Iterable[int], gaps: Iterable[Gap] = ()) -> None
 
 
 def upkeep(store: Store) -> Upkeep:
-    """What the background thread would do."""
+    """Do what the background thread would do."""
     assert store._upkeep is not None
     return store._upkeep
 

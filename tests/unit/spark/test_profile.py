@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stratalog.arguments import columns_of
 from stratalog.format.batch import Batch
 from stratalog.format.columns import encode_columns
 from stratalog.format.frame import FrameHeader, FrameType
-from stratalog.inputs import columns_of
 from stratalog.model import Record
-from stratalog.spark.outline import durations, make_grid, size_bins, size_quantile, time_spans
-from stratalog.spark.profile import (
+from stratalog.spark.jobs.outline import durations, make_grid, size_bins, size_quantile, time_spans
+from stratalog.spark.jobs.profile import (
     BINS,
     Grid,
     KeyCounts,
@@ -50,7 +51,7 @@ def test_a_number_is_in_its_bin(numbers: list[int]) -> None:
 
 
 def test_quantiles_are_right_to_a_few_percent() -> None:
-    """Of numbers that are spread evenly."""
+    """For evenly spread numbers."""
     counts = np.bincount(bins_of(np.arange(1, 100_001)), minlength=BINS)
     for share in (0.1, 0.5, 0.99):
         assert abs(quantile(counts, share) / (share * 100_000) - 1) < 0.07
@@ -78,6 +79,7 @@ RECORDS = [
 ]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(st.sets(st.integers(1, 199), max_size=10), st.sets(st.integers(0, 199), max_size=150))
 def test_pieces_add_up_to_the_whole(cuts: set[int], dead: set[int]) -> None:

@@ -47,6 +47,7 @@ def test_without_faults_it_is_the_store_below() -> None:
     """Every call is passed on and counted, and so are bytes."""
     cold = _cold()
     assert cold.location == "/cold"
+    cold.inner.delete(NAME)
     for call in CALLS.values():
         call(cold)
     assert cold.names("a/") == []

@@ -35,7 +35,7 @@ def _durable_file(disk: FakeDisk, path: str, data: bytes = b"") -> FakeFile:
 
 
 def _outcomes(disk: FakeDisk, path: str) -> set[bytes | None]:
-    """What the file is after a crash, over many seeds; None where it is gone."""
+    """Read the file after a crash, over many seeds; None where it is gone."""
     return {disk.crash(seed).image().get(path) for seed in SEEDS}
 
 

@@ -150,6 +150,16 @@ _CALLS: dict[str, Callable[[FaultFs, File], object]] = {
 }
 
 
+def test_a_fault_may_count_all_operations_together() -> None:
+    """The n-th call of any kind fails, whatever it is."""
+    fs = _fs()
+    fs.add(Fault(operation="any", call=3))
+    fs.open("/d/a", "create").pwrite([b"1"], 0)
+    with pytest.raises(OSError, match="Input/output error"):
+        fs.listdir("/d")
+    assert fs.listdir("/d") == ["a"]
+
+
 @pytest.mark.parametrize("operation", sorted(OPERATIONS))
 def test_every_operation_can_fail(operation: str) -> None:
     """A fault on any operation strikes at the call of that name, once, and is passed on after."""

@@ -136,7 +136,7 @@ def test_a_write_during_a_sync_is_not_covered_by_it(
 def test_a_write_that_ends_after_a_sync_began_is_not_covered_by_it(
     fs: MonitorFs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a write under way when a sync runs, nobody knows which bytes were there in time."""
+    """It is unknown which bytes of a write under way were there in time for a sync."""
     file = _durable_file(fs, "/d/a")
     write = file.inner.pwrite
 
@@ -250,7 +250,7 @@ def test_a_file_whose_sync_failed_is_not_used_again(
 
 
 def test_a_new_file_of_the_same_name_starts_afresh(fs: MonitorFs, faults: FaultFs) -> None:
-    """What is known belongs to the file, not to its name."""
+    """Knowledge belongs to the file, not to its name."""
     file = _durable_file(fs, "/d/a")
     fs.promise(file, 10)
     faults.add(Fault(operation="fdatasync"))
@@ -343,7 +343,7 @@ def test_a_link_of_unsynced_bytes_is_a_violation_and_does_not_happen(fs: Monitor
 
 
 def test_a_link_after_a_failed_sync_is_a_violation(fs: MonitorFs, faults: FaultFs) -> None:
-    """Nobody knows what the file holds."""
+    """The contents of the file are unknown."""
     file = _durable_file(fs, "/d/a")
     faults.add(Fault(operation="fdatasync"))
     with pytest.raises(OSError, match="Input/output"):
@@ -379,7 +379,7 @@ def test_a_linked_file_is_not_changed(fs: MonitorFs) -> None:
 
 
 def test_a_name_of_a_linked_file_may_go_to_another(fs: MonitorFs) -> None:
-    """What replaces one name leaves the other as it is, with one name to its own."""
+    """Replacing one name leaves the other as it is, with one name to its own."""
     old = _durable_file(fs, "/d/a")
     fs.link("/d/a", "/d/b")
     fs.rename("/d/a", "/d/b")  # nothing happens: it is the same file

@@ -58,7 +58,7 @@ def log_only(session: Session) -> None:
 
 
 def segments(session: Session) -> None:
-    """Sealed segments, an open one, a snapshot, and a log behind all of them."""
+    """Sealed segments, an open one, a snapshot, and a log after all of them."""
     session.open(shards=1)
     session.create("orders", segment_records=20)
     session.create("packed", compression="zstd", segment_records=15)
@@ -73,7 +73,7 @@ def segments(session: Session) -> None:
 
 
 def given_up(session: Session) -> None:
-    """The log was given up behind snapshots: segments alone have what is old."""
+    """The log was released after snapshots: segments alone have what is old."""
     session.open(shards=2)
     session.create("orders", segment_records=25)
     for number in range(12):

@@ -15,7 +15,7 @@ def test_a_shard_without_files_does_not_begin_again_at_0(
     """All log files of a shard were deleted, and a snapshot was at lsn 4096 of it.
 
     The store opened without a word, and wrote a file that begins at lsn 0: the next open started
-    behind its end, at the snapshot's position, and found damage.
+    past its end, at the snapshot's position, and found damage.
     """
     with open_store(shards=1) as store:
         for number in range(10):
@@ -38,7 +38,7 @@ def test_a_shard_without_files_does_not_begin_again_at_0(
 def test_segments_of_a_topic_that_no_checkpoint_speaks_of_are_found(
     tmp_path: Path, open_store: OpenStore
 ) -> None:
-    """The log was cut behind the TOPIC frame, and no snapshot was left.
+    """The log was cut after the TOPIC frame, and no snapshot was left.
 
     Nothing made the store look into the topic's directory, and when it was opened for writing its
     segments were removed as the leftovers of a crash.
@@ -51,6 +51,7 @@ def test_segments_of_a_topic_that_no_checkpoint_speaks_of_are_found(
         store.checkpoint()
     path = next(tmp_path.rglob("*.log"))
     path.write_bytes(path.read_bytes()[:end])
+    (tmp_path / "data" / "log" / "ends").unlink()  # it would say that this is not the end
     store = open_store(shards=1)
     assert store.damage is None
     assert len(store.topic("orders").read_values()) == 20

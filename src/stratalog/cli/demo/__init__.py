@@ -1,0 +1,1 @@
+"""`stratalog demo`: the main job end to end."""

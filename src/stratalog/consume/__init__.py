@@ -1,0 +1,1 @@
+"""Live delivery: queues and groups at work on the state that the log gave them."""

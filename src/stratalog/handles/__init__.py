@@ -1,0 +1,1 @@
+"""Handles: the objects that users hold."""

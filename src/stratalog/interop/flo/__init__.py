@@ -1,0 +1,1 @@
+"""Directories of Flo, a log with projections written in Zig."""

@@ -1,0 +1,1 @@
+"""Directories of topics, a streaming server written in Rust."""

@@ -1,0 +1,1 @@
+"""Sealed history of topics as Parquet, for other engines."""

@@ -1,1 +1,0 @@
-"""State derived from the log: rebuilt by replay, never the truth itself."""

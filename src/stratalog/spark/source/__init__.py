@@ -1,0 +1,1 @@
+"""The data source `stratalog`: reading, streaming and writing."""

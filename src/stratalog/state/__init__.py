@@ -1,0 +1,1 @@
+"""State computed from frames: pure, the same live and in recovery."""

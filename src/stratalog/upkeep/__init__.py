@@ -1,0 +1,1 @@
+"""Background work: rounds of upkeep, adoption, the cold store, purging."""
