@@ -49,7 +49,12 @@ def find_jars() -> Path:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         pytest.skip(f"a broker of Kafka cannot be had from Maven Central: {done.stdout[-500:]}")
-    fresh.rename(place)
+    try:
+        fresh.rename(place)
+    except OSError:
+        if not place.exists():
+            raise
+        shutil.rmtree(fresh)  # another worker was first
     return place
 
 
