@@ -256,6 +256,23 @@ def test_old_versions_go_and_the_table_says_so(store: Store) -> None:
     assert table.get("eve", at=2) is None
 
 
+def test_the_expiry_of_a_value_that_nothing_reads_is_logged(tmp_path: Path) -> None:
+    """Rows wait to be applied until they are read: those that expire are looked at before."""
+    store, clock = _timed(tmp_path / "store")
+    with store:
+        table = store.table("sessions")
+        table.put("kept", b"0")
+        for number in range(3):
+            table.put(f"key {number}", b"1", ttl=10.0)
+        clock.advance(10.0)
+        assert table.expire() == 3
+    with stratalog.open(tmp_path / "store", read_only=True) as reader:
+        changes = list(reader.table("sessions").watch(start=4, timeout=0))
+        assert {(one.key, one.operation) for one in changes} == {  # type: ignore[union-attr]
+            (f"key {number}", Operation.DELETE) for number in range(3)
+        }
+
+
 def test_a_value_that_expires_is_gone_at_once_and_deleted_later(tmp_path: Path) -> None:
     """Readers go by the clock, those who watch by the record that says so."""
     store, clock = _timed(tmp_path / "store")

@@ -260,7 +260,11 @@ class TableWriting(Documented, Generic[V]):
         projection, log = self._projection, self._log
         now = self._store.clock.time_ns()
         log.check_dropped()
-        if not projection.is_live or not 0 < projection.state.next_expiry <= now:
+        if not projection.is_live:
+            return 0
+        if projection.applied < log.committed:
+            projection.advance()  # the newest puts, which nothing may have read yet, expire too
+        if not 0 < projection.state.next_expiry <= now:
             return 0
         with projection.writing:
             projection.prepare()
