@@ -135,7 +135,7 @@ class StoreOptions:
             raise OptionError(f"lake={self.lake!r} must be a directory or a URL such as s3://...")
         check_number("lake_grace", self.lake_grace, 0.0, SECONDS_MAX)
         check_range("hot_segments", self.hot_segments, 0, 1 << 40)
-        check_number("rewrite_ratio", self.rewrite_ratio, 0.01, 1.0)
+        check_number("rewrite_ratio", self.rewrite_ratio, 0.01, 1.0, unit="")
         check_range("hot_bytes", self.hot_bytes, 0, 1 << 60)
 
     @classmethod
@@ -396,12 +396,12 @@ def check_range(name: str, value: Any, least: int, most: int) -> int:
     return number
 
 
-def check_number(name: str, value: Any, least: float, most: float) -> float:
+def check_number(name: str, value: Any, least: float, most: float, unit: str = " seconds") -> float:
     """A number between the two, both included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise WrongTypeError(f"{name}={value!r} must be a number of seconds")
+        raise WrongTypeError(f"{name}={value!r} must be a number{' of' if unit else ''}{unit}")
     if not least <= value <= most:
-        raise OptionError(f"{name}={value} is out of range: {least} to {most} seconds")
+        raise OptionError(f"{name}={value} is out of range: {least} to {most}{unit}")
     return float(value)
 
 

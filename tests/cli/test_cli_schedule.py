@@ -49,7 +49,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
         pass
     for args, says in (
         (["pause", tmp_path, "nosuch"], "There is no schedule 'nosuch'"),
-        (["add", tmp_path, "x", "jobs"], "give one of them"),
+        (["add", tmp_path, "x", "jobs"], "Give one of them"),
         (["add", tmp_path, "x", "jobs", "v", "--cron", "nonsense"], "cannot be read"),
     ):
         result = _run(*args)

@@ -526,8 +526,12 @@ def test_a_reader_sees_a_queue_and_changes_nothing(
     for call in (lambda: view.put(b"x"), view.get_nowait, lambda: view.seek(0), view.dead.purge):
         with pytest.raises(ReadOnlyError):
             call()
+    reader = open_store(read_only=True)
+    assert reader.queue("jobs", max_deliveries=1).name == "jobs"
+    with pytest.raises(ReadOnlyError, match="lease"):
+        reader.queue("jobs", lease=77.0)
     with pytest.raises(UnknownTopicError):
-        open_store(read_only=True).queue("none")
+        reader.queue("none")
 
 
 def test_consumed_messages_give_their_space_back(store: Store) -> None:

@@ -275,8 +275,8 @@ def test_a_schedule_that_was_dropped_is_gone() -> None:
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"cron": None}, OptionError, "give one of them"),
-        ({"every": 5.0}, OptionError, "give one of them"),
+        ({"cron": None}, OptionError, "Give one of them"),
+        ({"every": 5.0}, OptionError, "Give one of them"),
         ({"cron": None, "every": 5.0, "timezone": "UTC"}, OptionError, "is for cron"),
         ({"cron": None, "every": 0}, OptionError, "every"),
         ({"cron": "0 3 * *"}, OptionError, "cannot be read"),

@@ -134,6 +134,20 @@ def test_retention_never_passes_the_cursor(tmp_path: Path, clock: ManualClock) -
         assert store.topic("cpu").earliest > 0
 
 
+def test_a_series_that_a_rule_fills_is_not_dropped_alone(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    """Upkeep would fail from then on; without the rule it can go."""
+    with _open(tmp_path, clock) as store:
+        cpu = store.series("cpu")
+        cpu.retention(downsample=[("1m", "avg", None)])
+        with pytest.raises(OptionError, match=r"'cpu' is downsampled into 'cpu@1m\.avg'"):
+            store.drop_series("cpu@1m.avg")
+        cpu.retention()
+        store.drop_series("cpu@1m.avg")
+        assert store.series_names() == ["cpu"]
+
+
 def test_rules_survive_a_reopen_and_replace_each_other(tmp_path: Path, clock: ManualClock) -> None:
     """Durable at once; without a rule points stay."""
     with _open(tmp_path, clock) as store:

@@ -140,13 +140,14 @@ def scan(
 
 @app.command("history")
 def history(path: StorePath, table: TableName, key: KeyName, as_json: AsJson = False) -> None:
-    """Print the versions of a key that are kept, the oldest first."""
+    """Print the versions of a key that are kept, oldest first; ends with 1 if there are none."""
     with stratalog.open(path, read_only=True) as store:
         found = store.table(table).history(key)
     for entry in found:
         _show(key, entry, as_json=as_json)
-    if not found and not as_json:
-        write_line(f"{table}: no versions of {key!r}")
+    if not found:
+        print(f"{table}: no key {key!r}", file=sys.stderr)
+        raise typer.Exit(_NOT_THERE)
 
 
 @app.command("watch")

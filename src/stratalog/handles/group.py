@@ -48,6 +48,7 @@ class Group(Documented, Generic[T]):
         self._store = store
         self._log = log
         self._state = state
+        self._name = state.name  # the state of a dropped group has none
         self._codec: Codec[T] | None = None
 
     def _read_as(self, codec: Codec[Any] | None) -> None:
@@ -69,7 +70,7 @@ class Group(Documented, Generic[T]):
     @property
     def name(self) -> str:
         """The name it was made with."""
-        return self._state.name
+        return self._name
 
     @property
     def mode(self) -> str:
@@ -334,11 +335,14 @@ class Group(Documented, Generic[T]):
         engine = self._log.groups.live.get(self._state.id)
         if engine is None:
             self._log.check_dropped()
-            raise UnknownGroupError(
-                f"group {self._state.name!r} of {self._log.name!r} was dropped: topic.group() "
-                "makes it again"
-            )
+            raise self._dropped()
         return engine
+
+    def _dropped(self) -> UnknownGroupError:
+        return UnknownGroupError(
+            f"Group {self._name!r} of {self._log.name!r} was dropped. Call topic.group() to make "
+            "it again."
+        )
 
     def _leasing(self, what: str) -> Deliveries:
         engine = self._engine()
@@ -349,9 +353,12 @@ class Group(Documented, Generic[T]):
             )
         return engine
 
-    def _leases(self) -> dict[int, Lease]:
+    def _make_readable(self) -> None:
         self._store.make_readable(self._log)
         self._log.groups.states()
+
+    def _leases(self) -> dict[int, Lease]:
+        self._make_readable()
         engine = self._log.groups.live.get(self._state.id)
         if engine is None:
             return dict(self._state.pending)
@@ -361,8 +368,7 @@ class Group(Documented, Generic[T]):
 
     def _numbers(self) -> tuple[int, int]:
         """Return lag and floor."""
-        self._store.make_readable(self._log)
-        self._log.groups.states()
+        self._make_readable()
         engine = self._log.groups.live.get(self._state.id)
         committed = self._log.committed
         if isinstance(engine, Deliveries):

@@ -27,6 +27,7 @@ from stratalog.errors import (
     LeaseLostError,
     OptionError,
     QueueEmptyError,
+    ReadOnlyError,
     StratalogError,
     UnsupportedVersionError,
     UsageError,
@@ -491,7 +492,14 @@ def open_queue(
     groups = log.groups
     state = groups.find("", is_queue=True)
     if store.is_read_only:
-        return make(store, log, state or groups.add(is_queue=True), topic)
+        state = state or groups.add(is_queue=True)
+        before = stored_options(log, state)
+        if QueueOptions.build({**before.to_dict(), **given}) != before:
+            raise ReadOnlyError(
+                f"{store.path} is open read-only. Other options than those of queue {log.name!r} "
+                f"were given: {', '.join(sorted(given))}. Leave them out, or open it for writing."
+            )
+        return make(store, log, state, topic)
     is_new = state is None
     if state is None:
         state = groups.add(is_queue=True)

@@ -196,8 +196,10 @@ class ScheduleStore:
         store = cast("Store", self)
         store.check_writable()
         name = _check_name(name)
-        target = store.queue(queue)
-        wanted = _settings(target, value, cron, every, timezone, headers, priority, ttl)
+        wanted = _settings(value, cron, every, timezone, headers, priority, ttl)
+        target = store.queue(queue)  # created only for a schedule that can be
+        if ttl is None:
+            wanted["ttl"] = target.ttl_ns
         now = store.clock.time_ns()
         body = ScheduleBody(1, name, target.name, now, now, 0, **wanted)
         body = msgspec.structs.replace(body, first_due=_first_due(body, now))
@@ -260,11 +262,11 @@ def _check_name(name: Any) -> str:
 
 
 def _settings(
-    target: Queue, value: Any, cron: Any, every: Any, timezone: Any, headers: Any, priority: Any,
-    ttl: Any,
+    value: Any, cron: Any, every: Any, timezone: Any, headers: Any, priority: Any, ttl: Any
 ) -> dict[str, Any]:  # fmt: skip
     if (cron is None) == (every is None):
-        raise OptionError("cron and every both say when a schedule is due: give one of them")
+        given = "neither was" if cron is None else "both were"
+        raise OptionError(f"A schedule has cron or every, and {given} given. Give one of them.")
     if every is not None and timezone is not None:
         raise OptionError(
             f"timezone={timezone!r} is for cron: every={every!r} is the same in all time zones"
@@ -277,7 +279,7 @@ def _settings(
         "timezone": "UTC" if timezone is None else check_zone(timezone),
         "headers": {name.decode(): item for name, item in pairs},
         "priority": check_range("priority", priority, 0, 255),
-        "ttl": target.ttl_ns if ttl is None else round(seconds("ttl", ttl) * 1e9),
+        "ttl": 0 if ttl is None else round(seconds("ttl", ttl) * 1e9),
     }
 
 

@@ -200,7 +200,7 @@ def field_column(name: str, given: Any, count: int) -> Column:
         return _check_column(name, _numbers(name, given), count)
     try:
         array = given if isinstance(given, pa.Array | pa.ChunkedArray) else pa.array(given)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError) as error:
+    except (pa.ArrowException, TypeError, OverflowError) as error:
         raise WrongTypeError(
             f"field {name!r}: a column is a list, a NumPy or an Arrow array of floats, ints, bools "
             f"or text, with None where a point lacks it ({error})"
@@ -290,7 +290,7 @@ def _tag_column(name: str, given: Any, count: int) -> tuple[list[str], npt.NDArr
 
     try:
         array = given if isinstance(given, pa.Array | pa.ChunkedArray) else pa.array(given)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError) as error:
+    except (pa.ArrowException, TypeError) as error:
         raise WrongTypeError(f"tag {name!r} is text, or a column of text: {error}") from None
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()

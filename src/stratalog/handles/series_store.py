@@ -86,6 +86,7 @@ class SeriesStore:
         name = check_topic_name(name)
         log = self._catalog.find(name)
         check_is(log, SERIES)
+        self._check_no_rule_fills(log)
         rules = self.open_series(log).rules
         self._store.drop_topic(name)
         for tier in rules.tiers:
@@ -93,6 +94,25 @@ class SeriesStore:
                 self._store.drop_topic(tier_name(name, tier))
 
     # --- downsampling --------------------------------------------------------------------
+
+    def _check_no_rule_fills(self, log: TopicLog) -> None:
+        """Raise if a series is what another one is downsampled into."""
+        state = log.projection
+        if not isinstance(state, SeriesState):
+            return
+        with state.lock:
+            state.advance()
+            cursor = state.cursor
+        source = None if cursor is None else self._store.log_by_id(cursor.source_id)
+        if source is None:
+            return
+        if any(
+            tier_name(source.name, one) == log.name for one in self.open_series(source).rules.tiers
+        ):
+            raise OptionError(
+                f"Series {source.name!r} is downsampled into {log.name!r}. Call retention() of "
+                f"{source.name!r} without that rule first, or drop {source.name!r}."
+            )
 
     def make_tier(self, source: TopicLog, name: str, tier: Tier) -> None:
         """Create the series that a rule downsamples into, if there is none, with its retention."""

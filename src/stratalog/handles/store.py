@@ -290,6 +290,10 @@ class Store(Documented, TopicStore, QueueStore, RouteStore, ScheduleStore, Serie
         self.topics()
         return self._catalog.find(name)
 
+    def log_by_id(self, topic_id: int) -> TopicLog | None:
+        """Find the topic of an id, whatever its kind; None if it was dropped."""
+        return self._replay.topics.get(topic_id)
+
     def each_look(self, chore: Callable[[], object]) -> None:
         """Call a function in the background, about twice a second, until the store closes."""
         assert self._upkeep is not None

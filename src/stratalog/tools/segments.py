@@ -291,7 +291,9 @@ class _Check:
         if header.type != FrameType.RECORDS or header.topic_id != self.check.topic_id:
             raise CorruptionError("a frame that does not belong here")
         if header.base_offset < self.check.first:  # a copy of another segment, without its header
-            raise CorruptionError(f"a batch of an earlier segment, from offset {header.base_offset}")
+            raise CorruptionError(
+                f"a batch of an earlier segment, from offset {header.base_offset}"
+            )
         length = FRAME_BYTES + header.body_length
         if position + length > limit:
             raise CorruptionError(f"the batch of {length} bytes is cut short")

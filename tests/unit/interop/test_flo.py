@@ -432,12 +432,12 @@ def test_a_key_that_flo_cannot_have_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["{", '{"version": 2}', '{"version": 1, "expires_at": {"1": -4}}', "[]"]
+    "text", [b"{", b'{"version": 2}', b'{"version": 1, "expires_at": {"1": -4}}', b"[]", b"\xf5"]
 )
-def test_a_state_of_ours_that_is_damaged_costs_names_and_times(text: str, tmp_path: Path) -> None:
+def test_a_state_of_ours_that_is_damaged_costs_names_and_times(text: bytes, tmp_path: Path) -> None:
     """The keys are there, under the name that they have without it."""
     theirs = write(tmp_path, (1, segment([entry(1, flo.KV_PUT, b"users:a", b"1")])))
-    (tmp_path / ".stratalog_state.json").write_text(text)
+    (tmp_path / ".stratalog_state.json").write_bytes(text)
     foreign = read(PosixFileSystem(), theirs)
     assert [row["key"] for row in rows(foreign, "kv")] == [b"users:a"]
     (problem,) = foreign.problems

@@ -40,7 +40,7 @@ def read_state(fs: FileSystem, path: str) -> OurState | str:
         return OurState()
     try:
         state = msgspec.json.decode(data, type=OurState)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         return f"The file does not decode: {error}."
     if state.version != VERSION:
         return f"The file is of version {state.version}, and this release reads {VERSION}."
